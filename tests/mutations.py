@@ -4,7 +4,8 @@
 Each mutation replaces one text of one file. In a copy of the sources in target/mutations, the named
 tests must pass without a mutation, and each must fail with its own. Only the package that has the
 test is compiled. Arguments: only the mutations whose promise contains one of these words; `--some N`
-takes N of them by chance, with SEED. Exits with 1 if a mutation was not noticed.
+takes N of them by chance, with SEED. Tests that run only in `make verify` are left out, unless the
+mutation has the field `verify`. Exits with 1 if a mutation was not noticed.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def packages():
     return found
 
 
-def run(manifest, target, tests):
+def run(manifest, target, in_verify, tests):
     """How the tests end: "passed", "failed", "timed out", or "not run" if they cannot be compiled."""
     manifest = ["--manifest-path", str(manifest), "--locked"]
     command = ["cargo", "test", *manifest, "--no-fail-fast", *TARGETS[target]]
@@ -60,8 +61,9 @@ def run(manifest, target, tests):
     examples = ["cargo", "build", *manifest, "--quiet", "--examples"]
     if target == "it" and subprocess.run(examples, cwd=COPY, env=env).returncode:
         return "not run"
+    skipped = [] if in_verify else ["--skip", "full::"]
     process = subprocess.Popen(
-        [*command, "--", *tests], cwd=COPY, env=env, start_new_session=True,
+        [*command, "--", *tests, *skipped], cwd=COPY, env=env, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )
     try:
@@ -90,9 +92,10 @@ def main():
         chosen = random.Random(os.environ["SEED"]).sample(chosen, min(options.some, len(chosen)))
     copy_sources()
     package = packages()
+    kind_of = lambda m: (package[m["test"]], m["target"], m.get("verify", False))
     kinds = {}
     for mutation in chosen:
-        kind = (package[mutation["test"]], mutation["target"])
+        kind = kind_of(mutation)
         kinds.setdefault(kind, set()).add(mutation["test"])
     for kind, tests in kinds.items():
         if (ended := run(*kind, sorted(tests))) != "passed":
@@ -103,7 +106,7 @@ def main():
         original = file.read_text()
         file.write_text(original.replace(mutation["find"], mutation["replace"]))
         try:
-            ended = run(package[mutation["test"]], mutation["target"], [mutation["test"]])
+            ended = run(*kind_of(mutation), [mutation["test"]])
         finally:
             file.write_text(original)
         missed += ended != "failed"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the counted promises at full size; `make test` runs a small version of each. Prints one line for
-# each check: PASS or FAIL, the seconds it took, and the figures. Exits with 1 if a check failed.
+# Runs the counted promises at full size, and the tests in modules `full`; `make test` runs a small version
+# of each. Prints one line for each check: PASS or FAIL, the seconds it took, and the figures. Exits with 1
+# if a check failed.
 #
 # SEED is the seed of all random choices. OLD is the commit of the previous release; its program is built
 # in a work tree in target/. CHECKS is an extended regular expression that chooses checks by their name.
@@ -19,23 +20,26 @@ export TEST_SEED=$SEED TEST_BINARY=$target/release/stocklock
 # options of the test harness. Tests that measure time run one after the other. Add a check here; its
 # figures are the lines `figure: …` that its tests print.
 checks='
-fairness | TEST_LOAD=full | --test-threads=1 audits_delay hot_skus_delay
+fairness | | --test-threads=1 full::load::
 upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
-page | TEST_FIRST_PAINT_MS=100 | page::
+page | | page::full::
 schemathesis | TEST_EXAMPLES=1000 | schemathesis::
 late-messages | | late_messages:: late_transactions:: attempt_that_waits
-failover | | failover::
+times | TEST_TIMES=exact | --test-threads=1 failover:: database_killed:: database_unreachable:: lock_server_killed:: wakeups:: redis_permits::
 duplicates | | duplicates::
 creations | TEST_CREATIONS=1000 | creations::
 returns | TEST_PAIRS=10000 | reversals::concurrent::
 kills | TEST_KILLS=20 | kills::
 counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
-ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size::
+ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::
 lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 leftovers | TEST_NAMES=full | leftovers::
 package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
 interleavings | EXPLORE=full | interleavings::
 failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
+faults | | faults::full:: holder_stopped::full:: holder_killed::full:: unknown_commit::full::
+databases | | oversell::full:: distant_race::full:: deduct_batch::full:: sold_out::full:: servers::full:: open_operations::full::
+locks | | contract::full:: processes::full:: redlock::full:: sql::full::
 '
 
 # The program of the previous release, with the dependencies that are already built.

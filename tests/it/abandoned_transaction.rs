@@ -183,7 +183,7 @@ async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] b
         once_free(async || store.levels(None, 1).await).await;
         let closed = async { while observer.open_transaction().await.is_some() {} };
         // Well before the server itself would end it.
-        let closed = timeout(Duration::from_secs(5), closed).await;
+        let closed = timeout(Duration::from_secs(8), closed).await;
         assert!(closed.is_ok(), "a transaction stays open");
     }
 }

@@ -150,9 +150,7 @@ async fn thousand_lines_sell_exactly_the_stock(
 /// The first lines wait for a row until half of the request's time has passed.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lines_behind_slow_ones_are_overloaded(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn lines_behind_slow_ones_are_overloaded(#[values(Postgres)] backend: Backend) {
     let flags = ["--wait-limit-ms=6000", "--request-deadline-ms=9000"];
     let app = TestApp::with_flags(backend, 1, &flags).await;
     app.set_level("a", 10).await;
@@ -193,3 +191,5 @@ async fn keyed_refusals_need_no_look_up_each(#[values(Mysql, Postgres)] backend:
     assert_eq!(look_up.fired(), 0);
     app.stop().await;
 }
+
+full! { lines_behind_slow_ones_are_overloaded(backend: Backend [Sqlite, Mysql]); }

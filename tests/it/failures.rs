@@ -1,9 +1,8 @@
 //! The gallery of failures: every story shows its anomaly on real servers, its right way does not, and
 //! every story notices an answer that a server did not give.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::iter::repeat_with;
+use std::ops::Range;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,8 +17,8 @@ use crate::support::services::{
     TestDatabase, TestRedis, TestZooKeeper, fresh_database, fresh_redis, fresh_zookeeper,
 };
 
-/// The limit on the time in which all stories run once, when the servers are up. An idle machine with
-/// two cores needs 15 s.
+/// The limit on the time in which all stories run once, when they run many times on servers that are up.
+/// An idle machine with two cores needs 15 s.
 const ALL_WITHIN: Duration = Duration::from_mins(1);
 
 /// The servers of the tests.
@@ -119,7 +118,8 @@ async fn every_story_shows_its_anomaly() {
         slowest.1,
         slowest.0
     );
-    assert!(took < ALL_WITHIN * tellings(), "{took:?}");
+    let is_late = tellings() > 1 && took > ALL_WITHIN * tellings();
+    assert!(!is_late, "{took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,20 +139,19 @@ async fn right_way_in_the_naive_place_is_noticed() {
     }
 }
 
-/// Whether each answer is replaced, or a few of each story.
+/// Whether each answer is replaced, or one of each story that needs servers.
 fn replaces_all() -> bool {
     variable("TEST_ANSWERS").is_some_and(|answers| answers == "all")
 }
 
-/// The numbers of the answers to replace: the first, the last and three others, or all.
-fn replaced(story: &Story) -> BTreeSet<usize> {
+/// The numbers of the answers to replace.
+fn replaced(story: &Story) -> Range<usize> {
     let answers = story.answers();
     if replaces_all() || story.servers == ["sqlite"] {
-        return (0..answers).collect();
+        return 0..answers;
     }
-    let mut rng = rng();
-    let others = repeat_with(|| rng.usize(0..answers)).take(3);
-    others.chain([0, answers - 1]).collect()
+    let one = rng().usize(0..answers);
+    one..one + 1
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

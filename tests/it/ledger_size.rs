@@ -1,7 +1,6 @@
 //! What an audit and the first page of a ledger cost in a large ledger.
 //!
-//! `TEST_LEDGER_ROWS` is the number of movements. From a million on, the times themselves are checked;
-//! below that, only their ratio to the sum of all movements.
+//! `TEST_LEDGER_ROWS` is the number of movements. From a million on, the times are checked.
 
 use rstest::rstest;
 use stocklock::stock::MovementFilter;
@@ -100,8 +99,8 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
          SKU {big:?}); all movements were summed in {full_time:?}, checkpoints written in \
          {checkpoints_time:?}"
     );
-    assert!(2 * audit_time < full_time, "{audit_time:?}, {full_time:?}");
     if rows >= LARGE {
+        assert!(2 * audit_time < full_time, "{audit_time:?}, {full_time:?}");
         assert!(audit_time <= AUDIT_LIMIT, "{audit_time:?}");
         assert!(
             small <= PAGE_LIMIT && big <= PAGE_LIMIT,

@@ -48,12 +48,8 @@ async fn working_lock_excludes_without_the_safeguards(
     let app = replicas(&database.url, 2, &services).await;
     let strategies = "sql-lock,redis-lock,redlock,zookeeper-lock";
     let report = race(strategies, safeguards, app.targets()).await;
-    assert_eq!(
-        report.rows.len(),
-        4,
-        "{}",
-        report.table(TableStyle::default())
-    );
+    let table = report.table(TableStyle::default());
+    assert_eq!(report.rows.len(), 4, "{table}");
     assert_excluded(&report);
     app.stop().await;
 }

@@ -1,4 +1,23 @@
 //! The integration tests: one binary, so that it is linked once and its servers start once.
+//!
+//! Tests in a module `full` run in `make verify` only.
+
+/// A module `full` with more cases of tests of the module that uses it.
+macro_rules! full {
+    ($($test:ident($($argument:ident: $type:ty [$($values:tt)*]),*);)*) => {
+        mod full {
+            use super::*;
+
+            $(
+                #[rstest]
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test($(#[values($($values)*)] $argument: $type),*) {
+                    super::$test($($argument),*).await;
+                }
+            )*
+        }
+    };
+}
 
 mod abandoned_transaction;
 mod audits;
@@ -14,6 +33,9 @@ mod drain;
 mod failures;
 mod fairness;
 mod faults;
+mod full {
+    mod load;
+}
 mod headers;
 mod idempotency;
 mod lab;
@@ -21,7 +43,6 @@ mod ledger_size;
 mod level_cache;
 mod levels;
 mod limits;
-mod load;
 mod lock_crate;
 mod lock_race;
 mod lock_settings;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use stocklock_testkit::run::variable;
+use rstest::rstest;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -13,8 +13,14 @@ use crate::support::process::Process;
 /// Several times what the tests take.
 const LIMIT: Duration = Duration::from_mins(10);
 
+/// All tests of the page, if the case names none.
+#[rstest]
+#[case::first_visit(&["test_race.Bare"])]
+#[case::verdict(&["test_race.Race.test_no_lock_red_number_is_that_of_the_audit", "test_race.Race.test_single_sql_shows_zero"])]
+#[case::keyboard(&["test_views.KeyboardRace", "test_views.Keyboard.test_tab_reaches_every_control_and_shows_where"])]
+#[case::axe(&["test_views.Looks.test_no_view_scrolls_sideways_and_axe_finds_nothing"])]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn page_shows_what_the_races_found() {
+async fn page_shows_what_the_races_found(#[case] tests: &[&str]) {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     let python = target.expect("a directory").join("page/bin/python");
     let missing = "is missing: run tests/page/install.sh";
@@ -28,10 +34,11 @@ async fn page_shows_what_the_races_found() {
 
     let mut run = Command::new(python);
     run.args(["-B", "-m", "unittest", "-v"])
-        .args(variable("TEST_PAGE"))
+        .args(tests)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page"))
         .env("PAGE_URL", lab.url(""))
         .env("PAGE_URL_BARE", bare.url(""))
+        .env("PAGE_LOOKS", if tests.is_empty() { "all" } else { "one" })
         .kill_on_drop(true);
     let output = timeout(LIMIT, run.output()).await;
     let output = output.expect("the browser's tests end in time");
@@ -42,3 +49,5 @@ async fn page_shows_what_the_races_found() {
     println!("figure: {}", summary.unwrap_or_default());
     assert!(output.status.success(), "{text}");
 }
+
+full! { page_shows_what_the_races_found(tests: &[&str] [&[]]); }

@@ -19,7 +19,7 @@ mod ledger_order;
 mod level_versions;
 mod merged;
 mod migrations;
-mod open_operations;
+pub(crate) mod open_operations;
 mod requirements;
 mod servers;
 mod upgrades;

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::buyers::{Buyers, Keys, PLENTY};
-use super::{Answer, Ledger, send_within, until};
+use super::{Answer, Ledger, in_time, send_within, until};
 use crate::support::app::TestApp;
 use crate::support::services::{Backend, PrivateServer};
 
@@ -99,7 +99,7 @@ async fn alive_but_not_ready(app: &TestApp, replica: usize) {
 }
 
 async fn expect(request: RequestBuilder, status: u16, code: &'static str, within: Duration) {
-    let answer = send_within(within, request).await;
+    let answer = send_within(in_time(within), request).await;
     assert_eq!(answer.status_and_code(), (status, code));
     assert_eq!(answer.retry_after, code == "unavailable");
 }

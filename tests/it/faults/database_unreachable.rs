@@ -6,7 +6,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{Answer, Proxied, send_until_final, send_within};
+use super::{Answer, Proxied, in_time, send_until_final, send_within};
 use crate::support::app::TestApp;
 use crate::support::proxy::Mode;
 use crate::support::services::Backend;
@@ -34,9 +34,9 @@ async fn replica_without_database_answers_503_until_it_is_back(
     // A second replica, which has no open connection yet.
     let app = TestApp::on_migrated(&subject.url, 1, &[WAIT_LIMIT]).await;
     let order = || app.deduct(0, "single-sql", &json!({"sku": "hot"}));
-    let get = |path| send_within(LIMIT, app.request(0, Method::GET, path));
+    let get = |path| send_within(in_time(LIMIT), app.request(0, Method::GET, path));
     let (bought, read, health, ready) = tokio::join!(
-        send_within(LIMIT, order()),
+        send_within(in_time(LIMIT), order()),
         get("/stock/hot"),
         get("/healthz"),
         get("/readyz"),
@@ -65,7 +65,7 @@ async fn connections_lost_repeatedly_are_answered_unavailable(
     };
     let cut = subject.proxy.cut_before(begin, u32::MAX);
     let order = subject.app.deduct(0, "for-update", &json!({"sku": "hot"}));
-    assert_unavailable(&send_within(LIMIT, order).await);
+    assert_unavailable(&send_within(in_time(LIMIT), order).await);
     assert!(cut.fired() > 1, "the service did not try again");
     cut.disarm();
     assert!(subject.ledger.sales("hot").await.is_empty());

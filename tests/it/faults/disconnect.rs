@@ -1,7 +1,6 @@
 //! Clients that disconnect before they are answered.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::json;
@@ -24,8 +23,6 @@ const INCOMPLETE: u32 = CLIENTS / 8;
 /// The maximum number of rounds for each strategy. It needs more than one if the machine is busy.
 const ROUNDS: u32 = 10;
 const STOCK: i64 = 1_000;
-/// Far less than the default lease of ten seconds, and far more than a deduction takes.
-const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// A replica with all strategies.
 struct Scene {
@@ -121,7 +118,7 @@ async fn disconnecting_client_leaves_nothing_open_or_half_done(
         }
         let next = json!({"sku": skus[0]});
         let next = scene.app.deduct(0, strategy.name(), &next);
-        let next = send_within(AT_ONCE, next).await;
+        let next = send_within(SOON, next).await;
         assert_eq!(next.status, 200, "{strategy}: {next:?}");
     }
     scene.app.stop().await;

@@ -13,7 +13,7 @@ use serde_json::json;
 use stocklock_testkit::eventually;
 use tokio::sync::Mutex;
 
-use super::{Answer, Ledger, send, until};
+use super::{Answer, Ledger, in_time, send, until};
 use crate::store_contract::fixture::Raw;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -102,12 +102,12 @@ async fn assert_refuses_writes(app: &TestApp) {
 
 async fn assert_not_ready_soon(app: &TestApp) {
     let holds = async || get(app, "/readyz").await.status == 503;
-    eventually("the replica is not ready", NOTICED_WITHIN, holds).await;
+    eventually("the replica is not ready", in_time(NOTICED_WITHIN), holds).await;
 }
 
 async fn assert_sells_soon(app: &TestApp) {
     let holds = async || sell(app).await.status == 200 && get(app, "/readyz").await.status == 200;
-    eventually("it sells again and is ready", SELLS_WITHIN, holds).await;
+    eventually("it sells again and is ready", in_time(SELLS_WITHIN), holds).await;
 }
 
 #[rstest]

@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::stock::Audit;
-use stocklock::strategy::Dependency;
-use tokio::time::Instant;
+use stocklock::strategy::Dependency::{Database, Redis, RedisMasters, Zookeeper};
 
 use super::lock_holder::Scene;
+use super::lock_servers::Place;
 use super::{Answer, send};
-use crate::support::services::Backend;
+use crate::support::services::Backend::{Mysql, Postgres};
 
 const LEASE: Duration = Duration::from_millis(1500);
-/// How long the next client may wait after the end of the lease.
-const MARGIN: Duration = Duration::from_secs(2);
 /// Both replicas want the last unit.
 const STOCK: i64 = 1;
 
@@ -36,15 +34,10 @@ struct Outcome {
 
 /// Both replicas sell the last unit. The holder has read the level and is stopped before it writes;
 /// it continues after the other replica has sold.
-async fn outcome(backend: Backend, service: Dependency, switches: &str) -> Outcome {
-    let scene = Scene::open(backend, service, LEASE, STOCK, switches).await;
-    let lease = scene.place.granted(LEASE).await;
+async fn outcome(place: Place, switches: &str) -> Outcome {
+    let scene = Scene::open(place, LEASE, STOCK, switches).await;
     scene.holder.stop().await;
-    let stopped = Instant::now();
-    let sale = send(scene.others_order()).await;
-    let waited = stopped.elapsed();
-    assert_eq!(sale.status, 200, "{sale:?}");
-    assert!(waited < lease + MARGIN, "{waited:?} of {lease:?}");
+    send(scene.others_order()).await.ok();
 
     let labels = format!("{{strategy=\"{}\"", scene.strategy());
     scene.read.let_go();
@@ -76,25 +69,16 @@ async fn outcome(backend: Backend, service: Dependency, switches: &str) -> Outco
 /// Without a fencing token, the version refuses the write. That does not tell the holder that it lost its
 /// lock, so it asks for no second one.
 #[rstest]
-#[case::with_guard_and_check("", 0)]
-#[case::with_check_only("&guard=off", 0)]
-#[case::with_guard_only("&check=off", 1)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_holder_does_not_oversell(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(
-        Dependency::Database,
-        Dependency::Redis,
-        Dependency::RedisMasters,
-        Dependency::Zookeeper
-    )]
-    service: Dependency,
-    #[case] switches: &str,
-    #[case] refused_writes: u64,
+    #[values((Database, Mysql), (Redis, Postgres), (RedisMasters, Mysql), (Zookeeper, Postgres))]
+    place: Place,
+    #[values(("", 0), ("&guard=off", 0), ("&check=off", 1))] off: (&str, u64),
 ) {
-    let outcome = outcome(backend, service, switches).await;
+    let (switches, refused_writes) = off;
+    let outcome = outcome(place, switches).await;
     assert_eq!((outcome.lost, outcome.expired), (1, 1), "{outcome:?}");
-    let has_tokens = service != Dependency::RedisMasters;
+    let has_tokens = place.0 != RedisMasters;
     let refused = (outcome.refused, outcome.fenced);
     let fenced = if has_tokens { refused_writes } else { 0 };
     assert_eq!(refused, (refused_writes, fenced), "{outcome:?}");
@@ -113,16 +97,10 @@ async fn stopped_holder_does_not_oversell(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_guard_and_check_the_last_unit_is_sold_twice(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(
-        Dependency::Database,
-        Dependency::Redis,
-        Dependency::RedisMasters,
-        Dependency::Zookeeper
-    )]
-    service: Dependency,
+    #[values((Database, Mysql), (Redis, Postgres), (RedisMasters, Mysql), (Zookeeper, Postgres))]
+    place: Place,
 ) {
-    let outcome = outcome(backend, service, "&check=off&guard=off").await;
+    let outcome = outcome(place, "&check=off&guard=off").await;
     assert_eq!(outcome.answer.status, 200, "{outcome:?}");
     let audit = &outcome.audit;
     assert_eq!((audit.oversold(), audit.drift()), (1, 1), "{outcome:?}");
@@ -131,4 +109,14 @@ async fn without_guard_and_check_the_last_unit_is_sold_twice(
         panic!("not two sales with a read version: {outcome:?}");
     };
     assert_eq!(one, other, "{outcome:?}");
+}
+
+full! {
+    stopped_holder_does_not_oversell(
+        place: Place [(Database, Postgres), (Redis, Mysql), (RedisMasters, Postgres), (Zookeeper, Mysql)],
+        off: (&str, u64) [("", 0), ("&guard=off", 0), ("&check=off", 1)]
+    );
+    without_guard_and_check_the_last_unit_is_sold_twice(
+        place: Place [(Database, Postgres), (Redis, Mysql), (RedisMasters, Postgres), (Zookeeper, Mysql)]
+    );
 }

@@ -1,15 +1,14 @@
 //! Transactions of several messages, one of which reaches the database late: the last write, or the COMMIT.
 
-use std::time::Duration;
-
 use reqwest::RequestBuilder;
 use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
 
 use super::session::{Session, lock_is_waited_for};
-use super::{Proxied, add_key_if, send, send_until_final};
+use super::{Proxied, add_key_if, send, send_until_final, until};
+use crate::store_contract::fixture::Raw;
+use crate::store_contract::open_operations::clock;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 
@@ -79,7 +78,7 @@ async fn assert_after_all_writes(subject: Proxied, on_hand: i64, movements: usiz
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_write_without_its_commit_changes_nothing(
     #[values(Mysql, Postgres)] backend: Backend,
-    #[values(ForUpdate, KeyedForUpdate, Adjustment, KeyedAdjustment, Put)] write: Write,
+    #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
 ) {
     let subject = started(backend, &["--wait-limit-ms=1000"]).await;
     let hold = subject.proxy.hold_and_cut(write.parameter());
@@ -104,7 +103,7 @@ async fn late_write_without_its_commit_changes_nothing(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn last_write_after_the_deadline_changes_nothing(
     #[values(Mysql, Postgres)] backend: Backend,
-    #[values(ForUpdate, KeyedForUpdate, Adjustment, KeyedAdjustment, Put)] write: Write,
+    #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
 ) {
     let flags = ["--wait-limit-ms=1000", "--request-deadline-ms=2000"];
     let subject = started(backend, &flags).await;
@@ -120,7 +119,7 @@ async fn last_write_after_the_deadline_changes_nothing(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn last_write_before_the_deadline_is_answered(
     #[values(Mysql, Postgres)] backend: Backend,
-    #[values(ForUpdate, KeyedForUpdate, Adjustment, KeyedAdjustment, Put)] write: Write,
+    #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
 ) {
     let flags = ["--wait-limit-ms=6000", "--request-deadline-ms=20000"];
     let subject = started(backend, &flags).await;
@@ -138,23 +137,27 @@ async fn last_write_before_the_deadline_is_answered(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn write_that_waits_past_the_deadline_changes_nothing(
     #[values(Mysql, Postgres)] backend: Backend,
-    #[values(ForUpdate, KeyedForUpdate, Adjustment, KeyedAdjustment, Put)] write: Write,
+    #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
 ) {
-    let flags = ["--wait-limit-ms=3000", "--request-deadline-ms=4000"];
+    let flags = ["--wait-limit-ms=5000", "--request-deadline-ms=6000"];
     let subject = started(backend, &flags).await;
     let mut holder = Session::open(backend, &subject.database.url).await;
     assert!(holder.try_lock_hot().await, "the row is free");
-    // The server ends the wait for the row after the wait limit, so the wait begins late.
+    let mut raw = Raw::connect(backend, &subject.database.url).await;
     let hold = subject.proxy.hold_request(b"\x03hot");
-    let sent = Instant::now();
     let answer = tokio::spawn(send(write.request(&subject.app)));
     hold.held().await;
-    sleep_until(sent + Duration::from_secs(2)).await;
+    let expires_at = clock(&mut raw).await + 6_000;
+    // The server ends the wait for the row after the wait limit, so the wait begins late.
+    let is_late = async || clock(&mut raw).await > expires_at - 3_500;
+    until("the wait can outlast the deadline", is_late).await;
     hold.let_go();
     lock_is_waited_for(backend, &subject.database.url).await;
     let answer = answer.await.unwrap();
     let unknown = (504, "outcome-unknown");
     assert_eq!(answer.status_and_code(), unknown, "{answer:?}");
+    let is_expired = async || clock(&mut raw).await > expires_at;
+    until("the write expires", is_expired).await;
     holder.unlock().await;
     assert_after_all_writes(subject, 5, 1).await;
 }
@@ -164,7 +167,7 @@ async fn write_that_waits_past_the_deadline_changes_nothing(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_commit_is_not_refused_and_counts_once(
     #[values(Mysql, Postgres)] backend: Backend,
-    #[values(ForUpdate, KeyedForUpdate, Adjustment, KeyedAdjustment, Put)] write: Write,
+    #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
 ) {
     let flags = ["--wait-limit-ms=6000", "--request-deadline-ms=20000"];
     let subject = started(backend, &flags).await;
@@ -180,4 +183,12 @@ async fn late_commit_is_not_refused_and_counts_once(
     let answer = answer.await.unwrap();
     assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
     assert_after_all_writes(subject, write.level_after(), 2).await;
+}
+
+full! {
+    late_write_without_its_commit_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
+    last_write_after_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
+    last_write_before_the_deadline_is_answered(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
+    write_that_waits_past_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
+    late_commit_is_not_refused_and_counts_once(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
 }

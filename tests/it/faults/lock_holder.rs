@@ -11,11 +11,11 @@ use serde_json::json;
 use stocklock::strategy::Dependency;
 use tokio::task::JoinHandle;
 
-use super::lock_servers::{LockPlace, strategy};
+use super::lock_servers::{LockPlace, Place, strategy};
 use super::{Answer, Ledger, try_send};
 use crate::support::process::Process;
 use crate::support::proxy::{Hold, Proxy};
-use crate::support::services::{Backend, TestDatabase, fresh_database};
+use crate::support::services::{TestDatabase, fresh_database};
 
 pub(super) struct Scene {
     service: Dependency,
@@ -36,8 +36,7 @@ impl Scene {
     /// Lets the holder deduct one of `stock` units under a lock with this lease. `switches` turn
     /// off safeguards in the lab.
     pub(super) async fn open(
-        backend: Backend,
-        service: Dependency,
+        (service, backend): Place,
         lease: Duration,
         stock: i64,
         switches: &str,

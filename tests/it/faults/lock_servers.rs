@@ -15,8 +15,11 @@ use crate::support::redis::command;
 use crate::support::rival::Raw;
 use crate::support::services::Backend;
 
-/// Far less than the default lease of ten seconds, and far more than a release takes.
-const AT_ONCE: Duration = Duration::from_secs(3);
+/// Less than the rest of a lease of ten seconds that was renewed, and far more than a release takes.
+const AT_ONCE: Duration = Duration::from_secs(6);
+
+/// A lock service, and a database of the ledger.
+pub(super) type Place = (Dependency, Backend);
 
 /// The strategy that takes its locks there.
 pub(super) fn strategy(service: Dependency) -> Strategy {
@@ -68,16 +71,6 @@ impl LockPlace {
     /// How many locks are held here; on ZooKeeper, waiting clients count, too.
     pub(super) async fn held(&self) -> usize {
         held(&self.services, &self.database, self.service).await
-    }
-
-    /// The lease that the service grants if this one is asked for: ZooKeeper has limits.
-    pub(super) async fn granted(&self, lease: Duration) -> Duration {
-        if self.service != Dependency::Zookeeper {
-            return lease;
-        }
-        let connector = Client::connector().with_session_timeout(lease);
-        let client = connector.connect(self.services.zookeeper_connect()).await;
-        client.expect("ZooKeeper answers").session_timeout()
     }
 }
 

@@ -55,7 +55,7 @@ async fn holder_and_waiter_are_seen_and_holder_is_revoked(
     #[case] backend: Backend,
     #[case] service: Dependency,
 ) {
-    let scene = Scene::open(backend, service, LEASE, 2, "").await;
+    let scene = Scene::open((service, backend), LEASE, 2, "").await;
     let waiting = tokio::spawn(try_send(scene.others_order()));
     let waits = async || seen(&scene, &scene.other).await["local_waiters"] == 1;
     eventually("the other replica waits", PATIENCE, waits).await;

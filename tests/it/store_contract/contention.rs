@@ -28,7 +28,7 @@ use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Most time that a wait of one second may take on a busy machine.
-const BOUNDED: Duration = Duration::from_secs(8);
+const BOUNDED: Duration = Duration::from_secs(12);
 
 /// A deductor with so many attempts that every buyer gets a definite answer.
 fn deductor(fixture: &Fixture) -> Arc<Deductor> {

@@ -220,6 +220,15 @@ pub(crate) fn open(url: &str, pool_size: u32) -> Arc<dyn Store> {
     stocklock::store::connect(url, &options(pool_size)).expect("a valid URL")
 }
 
+/// The same with one connection, and a wait limit that no test reaches.
+pub(crate) fn open_patient(url: &str) -> Arc<dyn Store> {
+    let options = StoreOptions {
+        pool_size: 1,
+        wait_limit: 2 * SOON,
+    };
+    stocklock::store::connect(url, &options).expect("a valid URL")
+}
+
 /// The result of one attempt to deduct.
 pub(crate) type Attempt = Result<AttemptOutcome, StoreError>;
 

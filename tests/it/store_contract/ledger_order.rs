@@ -7,8 +7,8 @@ use stocklock::stock::{
     Deduction, LevelChange, Movement, MovementFilter, MovementKind, OperationId,
 };
 use stocklock_testkit::run::rng;
+use tokio::time::{Duration, Instant};
 
-use super::checkpoints::fastest;
 use super::fixture::{Fixture, Raw, all_of, deduction, guarded, level_change, place};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -139,12 +139,19 @@ async fn pages_merge_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Back
     }
 }
 
+/// The shortest of a few times.
+async fn fastest(mut work: impl AsyncFnMut()) -> Duration {
+    let mut fastest = Duration::MAX;
+    for _ in 0..7 {
+        let start = Instant::now();
+        work().await;
+        fastest = fastest.min(start.elapsed());
+    }
+    fastest
+}
+
 /// The movements that the filters select are the oldest of the ledger.
-#[rstest]
-#[tokio::test]
-async fn filtered_page_does_not_read_the_ledger(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
+async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     fixture.put("a", 1000).await;
@@ -185,3 +192,5 @@ async fn filtered_page_does_not_read_the_ledger(
         );
     }
 }
+
+full! { filtered_page_does_not_read_the_ledger(backend: Backend [Sqlite, Mysql, Postgres]); }

@@ -95,19 +95,11 @@ async fn database_of_an_earlier_build_is_refused(
     };
     raw.run(earlier).await.unwrap();
     let refused = Process::run(&["serve"], &[("DATABASE_URL", &fixture.url)]).await;
-    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    let error = refused.stderr.trim_end();
+    assert_eq!(refused.code, Some(1), "{error}");
     let advice = "export what you need, and start with an empty database";
-    assert!(
-        refused.stderr.trim_end().ends_with(advice),
-        "{}",
-        refused.stderr
-    );
-    assert_eq!(
-        refused.stderr.trim_end().lines().count(),
-        1,
-        "{}",
-        refused.stderr
-    );
+    assert!(error.ends_with(advice), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
 }
 
 /// `PAD SPACE`, the default of MariaDB, would find one in place of the other.
@@ -244,7 +236,8 @@ async fn migration_waits_for_a_server_to_start(#[values(Mysql, Postgres)] backen
     assert_eq!(waiting.await.unwrap(), Ok(()));
 }
 
-#[tokio::test]
+/// Virtual time: half a minute of attempts, each of which is refused at once.
+#[tokio::test(start_paused = true)]
 async fn migration_gives_up_if_the_server_never_starts() {
     let port = free_port();
     let url = format!("postgres://user:hunter2@127.0.0.1:{port}/stock");

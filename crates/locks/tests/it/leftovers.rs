@@ -2,7 +2,7 @@
 //! task, file, connection or memory; the server has no key, node, session or subscription; a database has
 //! no row and no connection.
 //!
-//! With `TEST_NAMES` they are as many as a shop uses in days.
+//! `make verify` uses as many as a shop uses in days: there, `TEST_NAMES` is set.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,17 +13,13 @@ use stocklock_locks::backend::Fencing;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::MemoryServer;
-use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::alone::alone;
 use stocklock_testkit::run::variable;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::rig::redis::RedisRig;
-use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
-use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Rig as _, eventually, use_lock};
+use crate::rig::{eventually, use_lock};
 
 const MILLION: usize = 1_000_000;
 
@@ -44,9 +40,9 @@ fn memory() -> usize {
     number.expect("a line").trim().parse().expect("a number")
 }
 
-/// The number of names: ten thousand, or `full` with `TEST_NAMES`.
-fn names(full: usize) -> usize {
-    variable("TEST_NAMES").map_or(10_000, |_| full)
+/// The number of names: `few`, or `many` with `TEST_NAMES`.
+fn names(few: usize, many: usize) -> usize {
+    variable("TEST_NAMES").map_or(few, |_| many)
 }
 
 impl Inventory {
@@ -97,7 +93,7 @@ async fn contend<T: 'static>(one: &LockManager<T>, other: &LockManager<T>, name:
         tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
     });
     let waits = async || other.names() == 1;
-    eventually("`other` waits", Duration::from_secs(5), waits).await;
+    eventually("`other` waits", Duration::from_secs(20), waits).await;
     guard.release().await;
     for waiter in waiters {
         waiter.await.unwrap();
@@ -115,7 +111,7 @@ async fn leave_nothing<B: Fencing>(backends: [B; 2], names: usize) -> [LockManag
     contend(&one, &other, "first").await;
     contend(&other, &one, "first").await;
     // Renewals may still be running, and closed connections may still be open for a moment.
-    let moment = Duration::from_secs(5);
+    let moment = Duration::from_secs(20);
     let mut before = Inventory::now();
     eventually("the resources are stable", moment, async || {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -155,31 +151,11 @@ async fn leave_nothing<B: Fencing>(backends: [B; 2], names: usize) -> [LockManag
     [one, other]
 }
 
-/// A reader waits for a writer, a writer for a reader, and a third client for permits.
-async fn contend_for_permits([one, other]: &[LockManager; 2]) {
-    for number in 0..20 {
-        let name = format!("p{number}");
-        let pairs = [
-            (one.write(&name), other.read(&name)),
-            (one.read(&name), other.write(&name)),
-            (one.permits(&name, 2, 3), other.permits(&name, 2, 3)),
-        ];
-        for (first, second) in pairs {
-            let guard = first.acquire().await.unwrap();
-            let waiter = tokio::spawn(second.acquire());
-            let waits = async || other.names() == 1;
-            eventually("`other` waits", Duration::from_secs(5), waits).await;
-            guard.release().await;
-            waiter.await.unwrap().unwrap().release().await;
-        }
-    }
-}
-
 #[test]
 fn names_used_once_leave_nothing_in_process() {
     in_its_own_process("names_used_once_leave_nothing_in_process", async {
         let backend = LocalBackend::new();
-        leave_nothing([backend.clone(), backend.clone()], names(MILLION)).await;
+        leave_nothing([backend.clone(), backend.clone()], names(10_000, MILLION)).await;
         assert_eq!(backend.held(), 0);
     });
 }
@@ -194,88 +170,10 @@ fn names_used_once_leave_nothing_on_model() {
     });
 }
 
-#[test]
-fn names_used_once_leave_nothing_on_redis() {
-    in_its_own_process("names_used_once_leave_nothing_on_redis", async {
-        let rig = RedisRig::start().await;
-        let (memory, tombstone) = (Duration::from_secs(20), Duration::from_mins(1));
-        // A release whose answer is late is sent again, and leaves a tombstone.
-        let no_repetition = Duration::from_secs(30);
-        let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
-        let builder = builder.response_limit(no_repetition);
-        let backend = || builder.clone().build().unwrap();
-        // Keep the managers: closing their connections would end their subscriptions.
-        let _managers = leave_nothing([backend(), backend()], names(MILLION)).await;
-        let mut direct = rig.direct().await;
-        let no_channel = async || rig.channels().await.is_empty();
-        eventually(
-            "the subscriptions ended",
-            Duration::from_secs(5),
-            no_channel,
-        )
-        .await;
-        // Only the last tokens are left, and tombstones of `contend`: if its short wait ends before
-        // the server's answer, the request may still be on its way. All of them expire.
-        for key in rig.keys("*").await {
-            let mut ttl = redis::cmd("PTTL");
-            let left: i64 = ttl.arg(&key).query_async(&mut direct).await.unwrap();
-            let is_tombstone = key.contains("}:gone:") && !key.starts_with("lock{n");
-            let longest = if is_tombstone { tombstone } else { memory };
-            let longest = i64::try_from(longest.as_millis()).unwrap();
-            // A key may have expired since it was listed (-2).
-            let expires = left == -2 || (0..=longest).contains(&left);
-            let may_stay = expires && (is_tombstone || key.ends_with(":token"));
-            assert!(may_stay || key == "lock:source", "{key}: {left}");
-        }
-        let only_source = async || rig.keys("*").await == ["lock:source"];
-        eventually("the keys expired", memory + tombstone, only_source).await;
-    });
-}
-
-#[test]
-fn names_used_once_leave_nothing_on_redlock() {
-    in_its_own_process("names_used_once_leave_nothing_on_redlock", async {
-        let rig = RedLockRig::start_private().await;
-        let managers = leave_nothing([rig.backend(), rig.backend()], names(100_000)).await;
-        let no_votes = async || rig.left().await == 0;
-        eventually("the votes are gone", Duration::from_secs(5), no_votes).await;
-        // Tombstones stay for a minute. A late vote or a short wait of `contend` leaves them.
-        let empty = async || rig.keys().await == 0;
-        eventually("the keys expired", Duration::from_secs(90), empty).await;
-        for manager in managers {
-            manager.shutdown().await;
-        }
-    });
-}
-
-#[test]
-fn names_used_once_leave_nothing_on_zookeeper() {
-    in_its_own_process("names_used_once_leave_nothing_on_zookeeper", async {
-        let rig = ZooKeeperRig::start_private().await;
-        let backends = [rig.zookeeper(), rig.zookeeper()];
-        let managers = leave_nothing(backends.clone(), names(20_000)).await;
-        for backend in &backends {
-            assert_eq!(backend.places(), 0);
-        }
-        contend_for_permits(&managers).await;
-        let no_watch = async || rig.counter("zk_watch_count").await == 0;
-        eventually("no watch is left", Duration::from_secs(5), no_watch).await;
-        for manager in managers {
-            manager.shutdown().await;
-        }
-        let direct = rig.direct().await;
-        let empty = async || direct.list_children(&rig.root).await.unwrap() == [".source"];
-        eventually("directories removed", Duration::from_mins(1), empty).await;
-        drop(direct);
-        let ended = async || rig.counter("zk_global_sessions").await == 0;
-        eventually("the sessions ended", Duration::from_secs(5), ended).await;
-    });
-}
-
 /// One test per database, so that they run at the same time.
 async fn leave_nothing_in_database(rig: SqlRig) {
     let backend = || rig.builder_of_backend().build().unwrap();
-    let managers = leave_nothing([backend(), backend()], names(100_000)).await;
+    let managers = leave_nothing([backend(), backend()], names(1_000, 100_000)).await;
     // If the short wait of `contend` ended before an answer, the nonce stays buried for a minute. A
     // later release removes it.
     let empty = async || {
@@ -289,7 +187,7 @@ async fn leave_nothing_in_database(rig: SqlRig) {
         manager.shutdown().await;
     }
     let closed = async || rig.connections().await == 0;
-    eventually("connections closed", Duration::from_secs(5), closed).await;
+    eventually("connections closed", Duration::from_secs(20), closed).await;
 }
 
 #[test]
@@ -299,16 +197,128 @@ fn names_used_once_leave_nothing_on_postgres() {
     });
 }
 
-#[test]
-fn names_used_once_leave_nothing_on_mysql() {
-    in_its_own_process("names_used_once_leave_nothing_on_mysql", async {
-        leave_nothing_in_database(SqlRig::mysql().await).await;
-    });
-}
+mod full {
+    use std::time::Duration;
 
-#[test]
-fn names_used_once_leave_nothing_on_sqlite() {
-    in_its_own_process("names_used_once_leave_nothing_on_sqlite", async {
-        leave_nothing_in_database(SqlRig::sqlite().await).await;
-    });
+    use stocklock_locks::LockManager;
+    use stocklock_locks::redis::RedisBackend;
+
+    use super::{MILLION, in_its_own_process, leave_nothing, leave_nothing_in_database};
+    use crate::rig::redis::RedisRig;
+    use crate::rig::redlock::RedLockRig;
+    use crate::rig::sql::SqlRig;
+    use crate::rig::zookeeper::ZooKeeperRig;
+    use crate::rig::{Rig as _, eventually};
+
+    /// A reader waits for a writer, a writer for a reader, and a third client for permits.
+    async fn contend_for_permits([one, other]: &[LockManager; 2]) {
+        for number in 0..20 {
+            let name = format!("p{number}");
+            let pairs = [
+                (one.write(&name), other.read(&name)),
+                (one.read(&name), other.write(&name)),
+                (one.permits(&name, 2, 3), other.permits(&name, 2, 3)),
+            ];
+            for (first, second) in pairs {
+                let guard = first.acquire().await.unwrap();
+                let waiter = tokio::spawn(second.acquire());
+                let waits = async || other.names() == 1;
+                eventually("`other` waits", Duration::from_secs(20), waits).await;
+                guard.release().await;
+                waiter.await.unwrap().unwrap().release().await;
+            }
+        }
+    }
+
+    #[test]
+    fn names_used_once_leave_nothing_on_redis() {
+        in_its_own_process("full::names_used_once_leave_nothing_on_redis", async {
+            let rig = RedisRig::start().await;
+            let (memory, tombstone) = (Duration::from_secs(20), Duration::from_mins(1));
+            // A release whose answer is late is sent again, and leaves a tombstone.
+            let no_repetition = Duration::from_secs(30);
+            let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
+            let builder = builder.response_limit(no_repetition);
+            let backend = || builder.clone().build().unwrap();
+            // Keep the managers: closing their connections would end their subscriptions.
+            let _managers = leave_nothing([backend(), backend()], MILLION).await;
+            let mut direct = rig.direct().await;
+            let no_channel = async || rig.channels().await.is_empty();
+            eventually(
+                "the subscriptions ended",
+                Duration::from_secs(20),
+                no_channel,
+            )
+            .await;
+            // Only the last tokens are left, and tombstones of `contend`: if its short wait ends before
+            // the server's answer, the request may still be on its way. All of them expire.
+            for key in rig.keys("*").await {
+                let mut ttl = redis::cmd("PTTL");
+                let left: i64 = ttl.arg(&key).query_async(&mut direct).await.unwrap();
+                let is_tombstone = key.contains("}:gone:") && !key.starts_with("lock{n");
+                let longest = if is_tombstone { tombstone } else { memory };
+                let longest = i64::try_from(longest.as_millis()).unwrap();
+                // A key may have expired since it was listed (-2).
+                let expires = left == -2 || (0..=longest).contains(&left);
+                let may_stay = expires && (is_tombstone || key.ends_with(":token"));
+                assert!(may_stay || key == "lock:source", "{key}: {left}");
+            }
+            let only_source = async || rig.keys("*").await == ["lock:source"];
+            eventually("the keys expired", memory + tombstone, only_source).await;
+        });
+    }
+
+    #[test]
+    fn names_used_once_leave_nothing_on_redlock() {
+        in_its_own_process("full::names_used_once_leave_nothing_on_redlock", async {
+            let rig = RedLockRig::start_private().await;
+            let managers = leave_nothing([rig.backend(), rig.backend()], 100_000).await;
+            let no_votes = async || rig.left().await == 0;
+            eventually("the votes are gone", Duration::from_secs(20), no_votes).await;
+            // Tombstones stay for a minute. A late vote or a short wait of `contend` leaves them.
+            let empty = async || rig.keys().await == 0;
+            eventually("the keys expired", Duration::from_secs(90), empty).await;
+            for manager in managers {
+                manager.shutdown().await;
+            }
+        });
+    }
+
+    #[test]
+    fn names_used_once_leave_nothing_on_zookeeper() {
+        in_its_own_process("full::names_used_once_leave_nothing_on_zookeeper", async {
+            let rig = ZooKeeperRig::start_private().await;
+            let backends = [rig.zookeeper(), rig.zookeeper()];
+            let managers = leave_nothing(backends.clone(), 20_000).await;
+            for backend in &backends {
+                assert_eq!(backend.places(), 0);
+            }
+            contend_for_permits(&managers).await;
+            let no_watch = async || rig.counter("zk_watch_count").await == 0;
+            eventually("no watch is left", Duration::from_secs(20), no_watch).await;
+            for manager in managers {
+                manager.shutdown().await;
+            }
+            let direct = rig.direct().await;
+            let empty = async || direct.list_children(&rig.root).await.unwrap() == [".source"];
+            eventually("directories removed", Duration::from_mins(1), empty).await;
+            drop(direct);
+            let ended = async || rig.counter("zk_global_sessions").await == 0;
+            eventually("the sessions ended", Duration::from_secs(20), ended).await;
+        });
+    }
+
+    #[test]
+    fn names_used_once_leave_nothing_on_mysql() {
+        in_its_own_process("full::names_used_once_leave_nothing_on_mysql", async {
+            leave_nothing_in_database(SqlRig::mysql().await).await;
+        });
+    }
+
+    #[test]
+    fn names_used_once_leave_nothing_on_sqlite() {
+        in_its_own_process("full::names_used_once_leave_nothing_on_sqlite", async {
+            leave_nothing_in_database(SqlRig::sqlite().await).await;
+        });
+    }
 }

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use stocklock_locks::backend::{Claim, Fencing, ReleaseRequest};
 use stocklock_locks::clock::{Clock, Moment};
-use stocklock_locks::metrics::LockHooks;
+use stocklock_locks::metrics::{AttemptOutcome, LockHooks};
 use stocklock_locks::{
     LockBuilder, LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce, Token,
 };
 pub(crate) use stocklock_testkit::eventually;
+use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::run::variable;
+use stocklock_testkit::servers::PrivateServer;
 
 pub(crate) mod claiming;
 pub(crate) mod cluster;
@@ -28,8 +31,10 @@ pub(crate) mod zookeeper;
 pub(crate) trait Rig: Send + Sync {
     /// The lease to test with. On ZooKeeper, three fifths of the session timeout.
     const LEASE: Duration;
-    /// The maximum duration of an operation that does not have to wait.
+    /// The maximum duration of an operation that does not have to wait, on an idle machine.
     const MOMENT: Duration;
+    /// The same on a busy machine: on a real server, it only ends a hang.
+    const SOON: Duration = Duration::from_secs(10);
     /// The step by which cancel tests increase the time before a drop.
     const STEP: Duration;
 
@@ -71,23 +76,45 @@ pub(crate) trait Faults: Rig {
     /// Creates a client that is not affected by blocked connections.
     fn outsider(&self) -> Self::Backend;
 
+    /// What the connections of the other clients go through.
+    fn proxies(&self) -> Vec<&Proxy> {
+        Vec::new()
+    }
+
+    /// What a crash ends.
+    fn servers(&self) -> Vec<&PrivateServer> {
+        Vec::new()
+    }
+
     /// Drops all renewals of the other clients, without closing their connections.
-    async fn block_renewals(&self);
+    async fn block_renewals(&self) {
+        self.block().await;
+    }
 
     /// Stops all traffic to the server, without closing connections.
-    async fn block(&self);
+    async fn block(&self) {
+        let proxies = self.proxies().into_iter();
+        join_all(proxies.map(|proxy| proxy.set(Mode::Blackhole))).await;
+    }
 
     /// Resumes the traffic, including what was on its way.
-    async fn unblock(&self);
+    async fn unblock(&self) {
+        let proxies = self.proxies().into_iter();
+        join_all(proxies.map(|proxy| proxy.set(Mode::Pass))).await;
+    }
 
     /// Loses the answer to the next acquisition of this lock, after its execution.
     async fn lose_acquire_answer(&self, name: &str);
 
     /// Crashes the server.
-    async fn crash(&self);
+    async fn crash(&self) {
+        self.servers().into_iter().for_each(PrivateServer::kill9);
+    }
 
     /// Restarts the server, and waits until it answers.
-    async fn bring_up(&self);
+    async fn bring_up(&self) {
+        join_all(self.servers().into_iter().map(PrivateServer::restart)).await;
+    }
 }
 
 /// The faults of a rig whose server has numbers.
@@ -125,8 +152,21 @@ pub(crate) trait RigExt: Rig + Sized {
         Self::LEASE
     }
 
+    /// A bound for what takes so many leases.
+    fn leases(&self, count: u32) -> Duration {
+        Self::LEASE * count + self.soon()
+    }
+
     fn moment(&self) -> Duration {
         Self::MOMENT
+    }
+
+    /// The bound for an operation that does not have to wait; the exact one if `TEST_TIMES` is set.
+    fn soon(&self) -> Duration {
+        match variable("TEST_TIMES") {
+            Some(_) => Self::MOMENT,
+            None => Self::SOON,
+        }
     }
 
     fn step(&self) -> Duration {
@@ -169,7 +209,7 @@ impl<C: Clock> Clock for Ahead<C> {
 
 /// Counts the metrics that a manager reports.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Counts(Arc<[AtomicU64; 6]>);
+pub(crate) struct Counts(Arc<[AtomicU64; 7]>);
 
 impl Counts {
     pub(crate) fn attempts(&self) -> u64 {
@@ -191,14 +231,21 @@ impl Counts {
     pub(crate) fn unanswered(&self) -> u64 {
         self.0[5].load(Ordering::SeqCst)
     }
+    /// Attempts that the server did not answer, or refused.
+    pub(crate) fn failed(&self) -> u64 {
+        self.0[6].load(Ordering::SeqCst)
+    }
     fn add(&self, which: usize) {
         self.0[which].fetch_add(1, Ordering::SeqCst);
     }
 }
 
 impl LockHooks for Counts {
-    fn attempted(&self, _: &'static str, _: stocklock_locks::metrics::AttemptOutcome) {
+    fn attempted(&self, _: &'static str, outcome: AttemptOutcome) {
         self.add(0);
+        if outcome == AttemptOutcome::Failed {
+            self.add(6);
+        }
     }
     fn guard_dropped(&self, _: &'static str) {
         self.add(1);

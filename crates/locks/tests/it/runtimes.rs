@@ -23,7 +23,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::rig::{Counts, eventually};
 
 const LEASE: Duration = Duration::from_millis(400);
-const MOMENT: Duration = Duration::from_millis(500);
+/// A bound against hangs.
+const SOON: Duration = Duration::from_secs(10);
 
 /// A simulated process: a runtime with one manager.
 struct Process {
@@ -44,7 +45,7 @@ impl Process {
     }
 
     fn acquire(&self) -> tokio::task::JoinHandle<LockGuard> {
-        let lock = self.manager.lock("held").wait(LEASE * 10);
+        let lock = self.manager.lock("held").wait(LEASE + SOON);
         self.runtime
             .spawn(async move { lock.acquire().await.unwrap() })
     }
@@ -68,15 +69,15 @@ async fn third_process_acquires([holder, first, second]: [Process; 3]) {
     let token = guard.token();
     let _never = first.acquire();
     let waits = async || first.manager.names() == 1;
-    eventually("the first waiter waits", MOMENT, waits).await;
+    eventually("the first waiter waits", SOON, waits).await;
     let next = second.acquire();
     let waits = async || second.manager.names() == 1;
-    eventually("the second waiter waits", MOMENT, waits).await;
+    eventually("the second waiter waits", SOON, waits).await;
     first.kill();
     let begin = tokio::time::Instant::now();
     holder.kill();
     let next = next.await.unwrap();
-    assert!(begin.elapsed() < LEASE + MOMENT, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < LEASE + SOON, "{:?}", begin.elapsed());
     assert!(token < next.token());
     assert!(guard.check().is_err());
     second.runtime.spawn(next.release()).await.unwrap();
@@ -136,7 +137,7 @@ fn outcome_after_end<T>(start: impl AsyncFnOnce(&Elsewhere) -> tokio::task::Join
         tokio::task::yield_now().await;
         outcome
     });
-    elsewhere.runtime.shutdown_timeout(MOMENT * 10);
+    elsewhere.runtime.shutdown_timeout(SOON);
     caller.block_on(outcome).expect("it does not panic")
 }
 
@@ -167,7 +168,7 @@ fn end_of_runtime_ends_pauses_of_acquisition() {
             let lock = elsewhere.manager.lock("away").wait(LEASE * 100).acquire();
             let refused = tokio::spawn(async move { lock.await.unwrap_err() });
             let fails = async || counts.attempts() >= 3;
-            eventually("attempts fail", MOMENT * 10, fails).await;
+            eventually("attempts fail", SOON * 2, fails).await;
             refused
         });
         assert_matches!(refused, LockError::Shutdown);

@@ -36,13 +36,13 @@ async fn expired_session_is_replaced() {
     let reason = guard.lost().await;
     assert_matches!(reason, LostReason::Expired | LostReason::SessionExpired);
     let gone = async || rig.left().await == 0;
-    eventually("the server ended the session", rig.lease() * 3, gone).await;
+    eventually("the server ended the session", rig.leases(3), gone).await;
     rig.unblock().await;
     let lock = manager.lock("held").wait(Duration::from_secs(10));
     let again = lock.acquire().await.unwrap();
     assert!(try_lock(&other, "held").await.is_none());
     again.release().await;
-    eventually("nothing is left", rig.moment(), gone).await;
+    eventually("nothing is left", rig.soon(), gone).await;
 }
 
 /// The session of a waiter ends. Its watch cannot fire any more, so it waits again in a new
@@ -63,13 +63,10 @@ async fn waiter_with_expired_session_waits_in_next_session() {
     let place = format!("{directory}/_c_{:032x}-lock-", 0);
     let (_, sequence) = direct.create(&place, &[], &options).await.unwrap();
     let waiting = tokio::spawn(waiter.lock("busy").wait(Duration::from_secs(20)).acquire());
-    eventually("the task waits", rig.moment(), async || {
-        rig.left().await == 2
-    })
-    .await;
+    eventually("the task waits", rig.soon(), async || rig.left().await == 2).await;
     rig.block().await;
     let expired = async || rig.left().await == 1;
-    eventually("the session of the waiter ended", rig.lease() * 3, expired).await;
+    eventually("the session of the waiter ended", rig.leases(3), expired).await;
     rig.unblock().await;
     let waits = async || rig.left().await == 2;
     eventually("the task waits again", Duration::from_secs(10), waits).await;
@@ -114,7 +111,7 @@ async fn one_waiting_task_of_a_process_queues_ahead() {
     let guard = manager.lock("hot").acquire().await.unwrap();
     let waiters = [(); 3].map(|()| tokio::spawn(manager.lock("hot").acquire()));
     let queued = async || rig.left().await == 2;
-    eventually("a waiter has a place", rig.moment(), queued).await;
+    eventually("a waiter has a place", rig.soon(), queued).await;
     guard.release().await;
     for waiter in waiters {
         let guard = waiter.await.unwrap().unwrap();
@@ -182,19 +179,13 @@ async fn waiter_is_woken_after_connection_loss() {
         let waiter = rig.manager();
         let lock = waiter.lock("quiet").wait(Duration::from_secs(20));
         let waiting = tokio::spawn(lock.acquire());
-        eventually("the task waits", rig.moment(), async || {
-            rig.left().await == 2
-        })
-        .await;
+        eventually("the task waits", rig.soon(), async || rig.left().await == 2).await;
         rig.proxy.set(mode).await;
         guard.release().await;
         let begin = rig.now();
         rig.proxy.set(Mode::Pass).await;
         waiting.await.unwrap().unwrap().release().await;
-        assert!(
-            rig.now().since(begin) < rig.lease() + rig.moment(),
-            "{mode:?}"
-        );
+        assert!(rig.now().since(begin) < rig.leases(1), "{mode:?}");
     }
 }
 
@@ -229,7 +220,7 @@ async fn outage_longer_than_lease_leaves_no_node_in_session() {
     tokio::time::sleep(rig.lease() / 3).await;
     rig.unblock().await;
     let nothing = async || (rig.left().await, backend.places()) == (0, 0);
-    eventually("nothing is left", rig.lease() * 2, nothing).await;
+    eventually("nothing is left", rig.leases(2), nothing).await;
     // The session is still the same, so its end did not remove the node.
     let guard = manager.lock("short").acquire().await.unwrap();
     assert_eq!(guard.name(), "short");

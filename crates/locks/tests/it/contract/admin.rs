@@ -67,7 +67,7 @@ pub(super) async fn waiting_tasks_of_manager_are_counted(rig: &impl Rig) {
     let wait = || tokio::spawn(other.lock("counted").wait(rig.lease() * 5).acquire());
     let tasks = [wait(), wait(), wait()];
     let all_wait = async || inspect(other.lock("counted")).await.local_waiters == tasks.len();
-    eventually("all tasks wait", rig.moment() * 4, all_wait).await;
+    eventually("all tasks wait", rig.soon() * 4, all_wait).await;
     assert_eq!(inspect(one.lock("counted")).await.local_waiters, 0);
     guard.release().await;
     for task in tasks {
@@ -149,7 +149,7 @@ pub(super) async fn readers_and_waiting_writer_are_shown(rig: &impl TokenRig) {
     let reader = one.read("queue").acquire().await.unwrap();
     let writer = tokio::spawn(other.write("queue").wait(rig.lease() * 5).acquire());
     let waits = async || !inspect(one.read("queue")).await.waiters.is_empty();
-    eventually("the writer waits", rig.moment() * 4, waits).await;
+    eventually("the writer waits", rig.soon() * 4, waits).await;
     let arrived = rig.now();
     let pause = rig.lease() / 10;
     rig.clock().sleep_until(arrived + pause).await;

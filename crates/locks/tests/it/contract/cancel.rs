@@ -24,7 +24,7 @@ pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
             acquired += 1;
         }
         let holds = async || rig.left().await == 0 && manager.names() == 0;
-        eventually("nothing is left", rig.moment(), holds).await;
+        eventually("nothing is left", rig.soon(), holds).await;
     }
     assert_eq!((manager.held(), counts.dropped(), counts.lost()), (0, 0, 0));
 }
@@ -55,7 +55,7 @@ pub(super) async fn acquire_dropped_between_polls_leaves_nothing(rig: &impl Rig)
             guard.release().await;
         }
         let free = async || manager.names() == 0;
-        eventually("the local name is free", rig.moment(), free).await;
+        eventually("the local name is free", rig.soon(), free).await;
         assert_eq!(rig.left().await, 0, "after {rounds} rounds");
         if is_acquired {
             assert!(rounds > 0);
@@ -75,7 +75,7 @@ pub(super) async fn wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
             assert!(cut_after(rig, rig.step() * round * 2, lock).await.is_none());
         }
         let holds = async || rig.left().await == 1 && waiter.names() == 0;
-        eventually("only the holder is left", rig.moment(), holds).await;
+        eventually("only the holder is left", rig.soon(), holds).await;
     }
     // No dropped wait still has a place in the queue, so the lock is free at once.
     guard.release().await;
@@ -100,7 +100,7 @@ pub(super) async fn release_undoes_attempt_dropped_at_any_await_point(rig: &impl
             backend.release(&request).await.unwrap();
         }
         drop(contender);
-        wait_until_nothing_is_left(rig, rig.moment()).await;
+        wait_until_nothing_is_left(rig, rig.soon()).await;
         if let Some(attempt) = ended {
             attempt.unwrap();
             assert!(polls > 0);

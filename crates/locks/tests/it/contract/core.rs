@@ -39,7 +39,7 @@ pub(super) async fn many_contenders_have_one_holder_at_a_time<R: Rig>(rig: &R) {
     }
     tasks.join_all().await;
     assert_eq!(sum.load(Ordering::SeqCst), 36);
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 
 pub(super) async fn locks_with_different_names_are_independent(rig: &impl Rig) {
@@ -48,7 +48,7 @@ pub(super) async fn locks_with_different_names_are_independent(rig: &impl Rig) {
     let begin = rig.now();
     let _b = other.lock("b").acquire().await.unwrap();
     let _c = one.lock("c").acquire().await.unwrap();
-    assert!(rig.now().since(begin) < rig.moment());
+    assert!(rig.now().since(begin) < rig.soon());
 }
 
 pub(super) async fn acquire_of_held_lock_fails_at_wait_limit(rig: &impl Rig) {
@@ -62,10 +62,10 @@ pub(super) async fn acquire_of_held_lock_fails_at_wait_limit(rig: &impl Rig) {
         let error = lock.acquire().await.unwrap_err();
         let took = rig.now().since(begin);
         assert_matches!(error, LockError::WaitLimit { waited } if *waited >= limit);
-        assert!(took >= limit && took < limit + rig.moment(), "{took:?}");
+        assert!(took >= limit && took < limit + rig.soon(), "{took:?}");
     }
     let only_holder = async || rig.left().await == 1;
-    eventually("the waiters left the queue", rig.moment(), only_holder).await;
+    eventually("the waiters left the queue", rig.soon(), only_holder).await;
 }
 
 pub(super) async fn try_acquire_of_held_lock_returns_none(rig: &impl Rig) {
@@ -161,7 +161,7 @@ pub(super) async fn shutdown_releases_locks_and_ends_waits(rig: &impl Rig) {
     let theirs = other.lock("theirs").acquire().await.unwrap();
     let waiter = tokio::spawn(one.lock("theirs").acquire());
     let queued = tokio::spawn(one.lock("mine").acquire());
-    eventually("both tasks wait", rig.moment(), async || one.names() == 2).await;
+    eventually("both tasks wait", rig.soon(), async || one.names() == 2).await;
     one.shutdown().await;
     assert_eq!(guard.lost().await, LostReason::Shutdown);
     for task in [waiter, queued] {
@@ -228,30 +228,38 @@ pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) 
 }
 
 /// Fifty waiting tasks cause fifty attempts on the server, and acquire in order of arrival. A task that
-/// asked while the lock was held asks a second time.
+/// asked while the lock was held asks a second time. An attempt that fails does not count: it is repeated.
 pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &impl Rig) {
     let counts = Counts::default();
     let manager = rig.builder().hooks(counts.clone()).build();
     let first = manager.lock("hot").acquire().await.unwrap();
     let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut tasks = tokio::task::JoinSet::new();
     for number in 0..50 {
         let lock = manager.lock("hot").wait(Duration::from_mins(1));
         let sender = sender.clone();
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             let guard = lock.acquire().await.expect("the lock becomes free");
             sender.send(number).unwrap();
-            guard.release().await;
+            guard.release().await
         });
         // Let the task, and the one that it starts, run until they wait.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
     }
-    first.release().await;
+    let mut releases = vec![first.release().await];
     for number in 0..50 {
         assert_eq!(order.recv().await, Some(number));
     }
-    let repeated = if rig.backend().lookahead() > 0 { 50 } else { 0 };
-    let attempts = counts.attempts();
+    releases.extend(tasks.join_all().await);
+    // After a release without an answer, the next task may find the lock held, also after it has subscribed
+    // and after the fallback.
+    releases.retain(|release| !matches!(release, ReleaseOutcome::Released { .. }));
+    let repeated = match rig.backend().lookahead() {
+        0 => 3 * releases.len() as u64,
+        _ => 50,
+    };
+    let attempts = counts.attempts() - counts.failed();
     assert!((51..=51 + repeated).contains(&attempts), "{attempts}");
 }

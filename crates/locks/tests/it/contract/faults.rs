@@ -17,7 +17,7 @@ pub(super) async fn lock_deleted_on_server_is_lost_before_deadline(rig: &impl Fa
     let begin = rig.now();
     rig.take_away("stolen").await;
     assert_eq!(guard.lost().await, LostReason::Stolen);
-    assert!(rig.now().since(begin) < rig.lease() / 2 + rig.moment());
+    assert!(rig.now().since(begin) < rig.lease() / 2 + rig.soon());
     assert!(matches!(
         guard.release().await,
         ReleaseOutcome::AlreadyLost { .. }
@@ -80,10 +80,10 @@ pub(super) async fn acquire_with_lost_answer_has_one_holder(rig: &impl Faults) {
     use_lock(&one, "warm").await;
     assert_eq!(counts.attempts(), 1);
     rig.lose_acquire_answer("cut").await;
-    let begin = rig.now();
-    let lock = one.lock("cut").wait(rig.lease() / 2);
+    // The wait ends before the lease of the lost answer.
+    let lease = rig.lease().max(rig.soon() * 2);
+    let lock = one.lock("cut").lease(lease).wait(lease / 2);
     let guard = lock.acquire().await.unwrap();
-    assert!(rig.now().since(begin) < rig.lease() / 2);
     assert!(counts.attempts() >= 3, "no answer was lost");
     assert_eq!(rig.left().await, 1);
     assert!(try_lock(&other, "cut").await.is_none());
@@ -125,9 +125,11 @@ pub(super) async fn acquire_dropped_after_lost_answer_leaves_nothing(rig: &impl 
         rig.lose_acquire_answer("cut").await;
         let time = rig.step() * 2_u32.pow(round);
         // In later rounds there is enough time to acquire the lock.
-        drop(tokio::time::timeout(time, manager.lock("cut").acquire()).await);
+        let lease = rig.lease().max(rig.soon() * 2);
+        let lock = manager.lock("cut").lease(lease);
+        drop(tokio::time::timeout(time, lock.acquire()).await);
         let gone = async || manager.names() == 0 && rig.left().await == 0;
-        eventually("nothing is left", rig.lease() * 3 / 4, gone).await;
+        eventually("nothing is left", lease * 3 / 4, gone).await;
     }
     use_lock(&rig.manager(), "cut").await;
 }
@@ -143,9 +145,9 @@ pub(super) async fn silent_server_is_reported_as_unavailable(rig: &impl Faults) 
     for error in [first.unwrap_err(), second.unwrap_err()] {
         assert_matches!(error, LockError::Unavailable(_));
     }
-    assert!(rig.now().since(begin) < limit + rig.moment());
+    assert!(rig.now().since(begin) < limit + rig.soon());
     rig.unblock().await;
-    wait_until_nothing_is_left(rig, rig.lease()).await;
+    wait_until_nothing_is_left(rig, rig.leases(1)).await;
 }
 
 pub(super) async fn blocked_release_is_repeated(rig: &impl Faults) {
@@ -165,9 +167,9 @@ pub(super) async fn blocked_release_is_repeated(rig: &impl Faults) {
         !matches!(outcome, ReleaseOutcome::AlreadyLost { .. }),
         "{outcome:?}"
     );
-    let lock = rig.lock(&other, "kept").wait(rig.lease() * 2);
+    let lock = rig.lock(&other, "kept").wait(rig.leases(2));
     lock.acquire().await.unwrap().release().await;
-    wait_until_nothing_is_left(rig, rig.lease()).await;
+    wait_until_nothing_is_left(rig, rig.leases(1)).await;
 }
 
 pub(super) async fn ping_succeeds_only_while_server_answers(rig: &impl Faults) {
@@ -177,7 +179,7 @@ pub(super) async fn ping_succeeds_only_while_server_answers(rig: &impl Faults) {
         let begin = rig.now();
         let answer = manager.ping().await;
         let took = rig.now().since(begin);
-        assert!(took < limit + rig.moment(), "{took:?}");
+        assert!(took < limit + rig.soon(), "{took:?}");
         answer
     };
     ping(&used).await.unwrap();

@@ -135,7 +135,7 @@ pub(super) async fn next_leader_follows_resignation(rig: &impl Rig) {
     let next = candidate.await.unwrap().unwrap();
     rig.assert_grows(token, &next);
     next.release().await;
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 
 /// A leader that loses its leadership stops its work, and then leads again.
@@ -160,7 +160,7 @@ pub(super) async fn lost_leadership_is_followed_by_another(rig: &impl Rig) {
     assert_eq!(terms.len(), 2);
     assert!(terms[0].is_none() || terms[0] < terms[1], "{terms:?}");
     assert_eq!(terms[1], ran.output);
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 
 /// The manager is shut down while a task leads and another one is a candidate.
@@ -172,7 +172,7 @@ pub(super) async fn shutdown_ends_candidacies(rig: &impl Rig) {
             .lead(|_| std::future::pending::<()>())
     };
     let tasks = [tokio::spawn(lead()), tokio::spawn(lead())];
-    eventually("one leads", rig.moment(), async || manager.held() == 1).await;
+    eventually("one leads", rig.soon(), async || manager.held() == 1).await;
     manager.shutdown().await;
     for task in tasks {
         assert_matches!(task.await.unwrap().unwrap_err(), LockError::Shutdown);

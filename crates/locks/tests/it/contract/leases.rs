@@ -23,13 +23,13 @@ pub(super) async fn lock_without_renewals_expires(rig: &impl Rig) {
         .unwrap();
     let begin = rig.now();
     assert!(guard.valid_until() < rig.now() + rig.lease());
-    let next = rig.lock(&other, "short").wait(rig.lease() * 2);
+    let next = rig.lock(&other, "short").wait(rig.leases(2));
     let next = next.acquire().await.unwrap();
     // The next holder gets the lock only after the first guard reports its loss.
     let reason = lost_reason(&guard.check().unwrap_err());
     assert_eq!(reason, Some(LostReason::MaxRenewals));
     assert_eq!(guard.remaining(), Duration::ZERO);
-    assert!(rig.now().since(begin) < rig.lease() + rig.moment());
+    assert!(rig.now().since(begin) < rig.leases(1));
     rig.assert_grows(rig.token(&guard), &next);
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn renewals_keep_lock_for_many_leases(rig: &impl Rig) {
     assert_eq!(rig.token(&guard), token);
     guard.verify().await.unwrap();
     let renewals = counts.renewals();
-    assert!((8..=20).contains(&renewals), "{renewals}");
+    assert!((4..=20).contains(&renewals), "{renewals}");
     assert!(matches!(
         guard.release().await,
         ReleaseOutcome::Released { .. }
@@ -61,7 +61,7 @@ pub(super) async fn many_locks_are_renewed_in_few_requests(rig: &impl Rig) {
     // busy machine the second round may be late.
     assert!(counts.renewals() <= 40, "{}", counts.renewals());
     let twice = async || counts.renewals() >= 4;
-    eventually("all locks were renewed twice", rig.lease(), twice).await;
+    eventually("all locks were renewed twice", rig.leases(1), twice).await;
     for guard in guards {
         let guard = guard.unwrap();
         guard.check().unwrap();
@@ -77,7 +77,7 @@ pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
     let begin = rig.now();
     let lock = rig.lock(&one, "hung").max_hold(limit).safety_margin(margin);
     let guard = lock.acquire().await.unwrap();
-    let next = rig.lock(&other, "hung").wait(rig.lease() * 4).acquire();
+    let next = rig.lock(&other, "hung").wait(rig.leases(4)).acquire();
     let lost = async {
         let reason = guard.lost().await;
         (reason, rig.now().since(begin))
@@ -85,9 +85,9 @@ pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
     let ((reason, lost), next) = tokio::join!(lost, next);
     let (next, took) = (next.unwrap(), rig.now().since(begin));
     assert_eq!(reason, LostReason::MaxHold);
-    assert!(lost >= limit && lost < limit + rig.moment(), "{lost:?}");
+    assert!(lost >= limit && lost < limit + rig.soon(), "{lost:?}");
     let free = limit + margin;
-    assert!(took >= free && took < free + rig.moment(), "{took:?}");
+    assert!(took >= free && took < free + rig.soon(), "{took:?}");
     assert!(matches!(
         guard.release().await,
         ReleaseOutcome::AlreadyLost {
@@ -104,13 +104,13 @@ pub(super) async fn lock_lost_at_shutdown_stays_held_for_its_margin(rig: &impl R
     let margin = rig.lease() / 4;
     let lock = rig.lock(&one, "stopped").safety_margin(margin);
     let guard = lock.acquire().await.unwrap();
-    let next = tokio::spawn(rig.lock(&other, "stopped").wait(rig.lease() * 4).acquire());
+    let next = tokio::spawn(rig.lock(&other, "stopped").wait(rig.leases(4)).acquire());
     let begin = rig.now();
     one.shutdown().await;
     assert_eq!(guard.lost().await, LostReason::Shutdown);
     next.await.unwrap().unwrap().release().await;
     let took = rig.now().since(begin);
-    assert!(took >= margin && took < margin + rig.moment(), "{took:?}");
+    assert!(took >= margin && took < margin + rig.soon(), "{took:?}");
 }
 
 pub(super) async fn max_renewals_ends_hanging_holder(rig: &impl Rig) {
@@ -122,12 +122,12 @@ pub(super) async fn max_renewals_ends_hanging_holder(rig: &impl Rig) {
         .acquire()
         .await
         .unwrap();
-    let next = rig.lock(&other, "renewed").wait(rig.lease() * 4);
+    let next = rig.lock(&other, "renewed").wait(rig.leases(4));
     let next = next.acquire().await.unwrap();
     let took = rig.now().since(begin);
     // Three renewals at a third of the lease each, then one lease minus its margin.
     assert!(
-        took >= rig.lease() * 3 / 2 && took < rig.lease() * 2 + rig.moment(),
+        took >= rig.lease() * 3 / 2 && took < rig.leases(2),
         "{took:?}"
     );
     assert_eq!(guard.lost().await, LostReason::MaxRenewals);
@@ -142,7 +142,7 @@ pub(super) async fn release_after_loss_reports_it_and_keeps_next_holder(rig: &im
         .acquire()
         .await
         .unwrap();
-    let next = rig.lock(&other, "late").wait(rig.lease() * 2);
+    let next = rig.lock(&other, "late").wait(rig.leases(2));
     let next = next.acquire().await.unwrap();
     let outcome = guard.release().await;
     let ReleaseOutcome::AlreadyLost { reason, held_for } = outcome else {

@@ -22,7 +22,7 @@ pub(super) async fn multi_lock_takes_all_or_nothing(rig: &impl Rig) {
     let error = all(&other, &names).wait(limit).acquire().await.unwrap_err();
     assert_matches!(error, LockError::WaitLimit { waited } if *waited >= limit);
     let only_holder = async || rig.left().await == 1 && other.names() == 0;
-    eventually("only the holder is left", rig.moment(), only_holder).await;
+    eventually("only the holder is left", rig.soon(), only_holder).await;
     holder.release().await;
 
     let guard = all(&other, &names).acquire().await.unwrap();
@@ -35,7 +35,7 @@ pub(super) async fn multi_lock_takes_all_or_nothing(rig: &impl Rig) {
     guard.verify().await.unwrap();
     assert!(guard.remaining() > Duration::ZERO);
     assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 
 /// The first lock takes most of the wait limit, so only the rest is left for the second one.
@@ -51,7 +51,8 @@ pub(super) async fn multi_lock_has_one_wait_limit(rig: &impl Rig) {
     let error = both.await.unwrap().unwrap_err();
     let took = rig.now().since(begin);
     assert_matches!(error, LockError::WaitLimit { waited } if *waited >= limit);
-    assert!(took < limit * 3 / 2, "{took:?}");
+    // A second limit would end later.
+    assert!(took < limit * 5 / 3, "{took:?}");
 }
 
 /// Four tasks in two processes take three locks, and each names them in another order.
@@ -76,7 +77,7 @@ pub(super) async fn multi_locks_in_any_order_never_deadlock(rig: &impl Rig) {
         });
     }
     tasks.join_all().await;
-    wait_until_nothing_is_left(rig, rig.moment()).await;
+    wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 
 /// One lock of three reaches its maximum hold time. The others stay held until the release.
@@ -112,7 +113,7 @@ pub(super) async fn multi_lock_dropped_at_any_time_leaves_nothing(rig: &impl Rig
             guard.unwrap().release().await;
         }
         let nothing = async || rig.left().await == 0 && manager.names() == 0;
-        eventually("nothing is left", rig.moment(), nothing).await;
+        eventually("nothing is left", rig.soon(), nothing).await;
         if is_acquired {
             break;
         }

@@ -26,6 +26,7 @@ impl<R: Rig> Claiming<R> {
 impl<R: Rig> Rig for Claiming<R> {
     const LEASE: Duration = R::LEASE;
     const MOMENT: Duration = R::MOMENT;
+    const SOON: Duration = R::SOON;
     const STEP: Duration = R::STEP;
 
     type Backend = R::Backend;

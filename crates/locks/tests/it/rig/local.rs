@@ -30,6 +30,7 @@ impl LocalRig {
 impl Rig for LocalRig {
     const LEASE: Duration = Duration::from_secs(10);
     const MOMENT: Duration = Duration::from_millis(100);
+    const SOON: Duration = Self::MOMENT;
     const STEP: Duration = Duration::from_millis(1);
 
     type Backend = LocalBackend;

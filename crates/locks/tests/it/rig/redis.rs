@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockGuard, Token};
-use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis};
 
 use super::{Faults, NumberFaults, Rig};
@@ -109,28 +109,16 @@ impl Faults for RedisRig {
         RedisBackend::new(&url).unwrap()
     }
 
-    async fn block_renewals(&self) {
-        self.block().await;
-    }
-
-    async fn block(&self) {
-        self.proxy.set(Mode::Blackhole).await;
-    }
-
-    async fn unblock(&self) {
-        self.proxy.set(Mode::Pass).await;
+    fn proxies(&self) -> Vec<&Proxy> {
+        vec![&self.proxy]
     }
 
     async fn lose_acquire_answer(&self, _: &str) {
         self.proxy.cut_after(b"EVALSHA", 1);
     }
 
-    async fn crash(&self) {
-        self.server.kill9();
-    }
-
-    async fn bring_up(&self) {
-        self.server.restart().await;
+    fn servers(&self) -> Vec<&PrivateServer> {
+        vec![&self.server]
     }
 }
 

@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::redlock::{RedLockBackend, RedLockBuilder};
 use stocklock_locks::{LockGuard, Token};
-use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis, fresh_masters, vote};
 
 use super::{Faults, Rig};
@@ -156,10 +156,6 @@ impl RedLockRig {
         deleted.unwrap()
     }
 
-    async fn set(&self, mode: Mode) {
-        join_all(self.masters.iter().map(|master| master.proxy.set(mode))).await;
-    }
-
     fn settings<'a>(&self, urls: impl Iterator<Item = &'a String>) -> RedLockBuilder {
         let builder = RedLockBackend::builder(urls).max_lease(self.max_lease);
         builder.node_limit(NODE_LIMIT)
@@ -214,16 +210,8 @@ impl Faults for RedLockRig {
         settings.build().unwrap()
     }
 
-    async fn block_renewals(&self) {
-        self.block().await;
-    }
-
-    async fn block(&self) {
-        self.set(Mode::Blackhole).await;
-    }
-
-    async fn unblock(&self) {
-        self.set(Mode::Pass).await;
+    fn proxies(&self) -> Vec<&Proxy> {
+        self.masters.iter().map(|master| &master.proxy).collect()
     }
 
     async fn lose_acquire_answer(&self, _: &str) {
@@ -232,13 +220,7 @@ impl Faults for RedLockRig {
         }
     }
 
-    async fn crash(&self) {
-        for master in &self.masters {
-            master.server().kill9();
-        }
-    }
-
-    async fn bring_up(&self) {
-        join_all(self.masters.iter().map(|master| master.server().restart())).await;
+    fn servers(&self) -> Vec<&PrivateServer> {
+        self.masters.iter().map(Master::server).collect()
     }
 }

@@ -10,7 +10,7 @@ use sqlx::{
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::sql::{SqlBackend, SqlBuilder, fence};
 use stocklock_locks::{LockGuard, Token};
-use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{Backend, PrivateServer, TestDatabase, fresh_database};
 
 use super::{Faults, Rig};
@@ -333,27 +333,15 @@ impl Faults for SqlRig {
         SqlBackend::new(&self.direct).unwrap()
     }
 
-    async fn block_renewals(&self) {
-        self.block().await;
-    }
-
-    async fn block(&self) {
-        self.proxy().set(Mode::Blackhole).await;
-    }
-
-    async fn unblock(&self) {
-        self.proxy().set(Mode::Pass).await;
+    fn proxies(&self) -> Vec<&Proxy> {
+        vec![self.proxy()]
     }
 
     async fn lose_acquire_answer(&self, name: &str) {
         self.proxy().cut_after(&self.on_the_wire(name), 1);
     }
 
-    async fn crash(&self) {
-        self.server().kill9();
-    }
-
-    async fn bring_up(&self) {
-        self.server().restart().await;
+    fn servers(&self) -> Vec<&PrivateServer> {
+        vec![self.server()]
     }
 }

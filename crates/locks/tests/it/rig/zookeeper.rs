@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::zookeeper::{ZooKeeperBackend, ZooKeeperBuilder};
 use stocklock_locks::{LockGuard, Token};
-use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, ask, fresh_zookeeper};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
@@ -159,16 +159,8 @@ impl Faults for ZooKeeperRig {
         self.at(&self.address)
     }
 
-    async fn block_renewals(&self) {
-        self.block().await;
-    }
-
-    async fn block(&self) {
-        self.proxy.set(Mode::Blackhole).await;
-    }
-
-    async fn unblock(&self) {
-        self.proxy.set(Mode::Pass).await;
+    fn proxies(&self) -> Vec<&Proxy> {
+        vec![&self.proxy]
     }
 
     async fn lose_acquire_answer(&self, name: &str) {
@@ -182,12 +174,8 @@ impl Faults for ZooKeeperRig {
         self.proxy.cut_after(b"-lock-", 1);
     }
 
-    async fn crash(&self) {
-        self.own().kill9();
-    }
-
-    async fn bring_up(&self) {
-        self.own().restart().await;
+    fn servers(&self) -> Vec<&PrivateServer> {
+        vec![self.own()]
     }
 }
 

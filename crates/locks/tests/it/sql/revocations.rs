@@ -1,17 +1,14 @@
 //! Revocations in a table: the owner is visible, the last token stays, and the note is not kept for long.
 
 use rstest::rstest;
-use stocklock_testkit::servers::Backend;
+use stocklock_testkit::servers::Backend::{self, Mysql, Postgres, Sqlite};
 
 use crate::rig::RigExt;
 use crate::rig::sql::SqlRig;
 
 #[rstest]
-#[case(Backend::Sqlite)]
-#[case(Backend::Mysql)]
-#[case(Backend::Postgres)]
 #[tokio::test]
-async fn write_of_revoked_holder_is_refused(#[case] kind: Backend) {
+async fn write_of_revoked_holder_is_refused(#[values(Sqlite, Mysql, Postgres)] kind: Backend) {
     let rig = SqlRig::start(kind).await;
     rig.create_account().await;
     let backend = rig.builder_of_backend().owner("shop-1 上海").build();

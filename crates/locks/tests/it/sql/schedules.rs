@@ -9,7 +9,7 @@ use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
 use stocklock_locks::sql::SqlBackend;
 use stocklock_locks::{LockManager, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
-use stocklock_testkit::servers::Backend;
+use stocklock_testkit::servers::Backend::{self, Mysql, Postgres};
 
 use super::dead_holder;
 use crate::rig::sql::SqlRig;
@@ -31,10 +31,8 @@ async fn wait_until_blocked(rig: &SqlRig, statements: i64) {
 
 /// Another client buries its nonce while the holder releases the lock: the row must stay, but free.
 #[rstest]
-#[case(Backend::Mysql)]
-#[case(Backend::Postgres)]
 #[tokio::test]
-async fn release_that_waits_for_a_burial_frees_the_lock(#[case] kind: Backend) {
+async fn release_that_waits_for_a_burial_frees_the_lock(#[values(Mysql, Postgres)] kind: Backend) {
     let rig = SqlRig::start_private(kind).await;
     let manager = LockManager::new(patient(&rig));
     let guard = try_lock(&manager, "sku").await.unwrap();
@@ -49,10 +47,8 @@ async fn release_that_waits_for_a_burial_frees_the_lock(#[case] kind: Backend) {
 
 /// The lease ended before a repeated request arrived, and another client takes the lock over.
 #[rstest]
-#[case(Backend::Mysql)]
-#[case(Backend::Postgres)]
 #[tokio::test]
-async fn repeated_request_is_not_granted_by_an_old_row(#[case] kind: Backend) {
+async fn repeated_request_is_not_granted_by_an_old_row(#[values(Mysql, Postgres)] kind: Backend) {
     let rig = SqlRig::start_private(kind).await;
     let mut contender = patient(&rig).contender(Request {
         name: "sku".into(),
@@ -74,10 +70,8 @@ async fn repeated_request_is_not_granted_by_an_old_row(#[case] kind: Backend) {
 
 /// A request waits for the release of a row. A client that got the lock before it has a lower token.
 #[rstest]
-#[case(Backend::Mysql)]
-#[case(Backend::Postgres)]
 #[tokio::test]
-async fn token_is_later_than_the_wait_for_the_row(#[case] kind: Backend) {
+async fn token_is_later_than_the_wait_for_the_row(#[values(Mysql, Postgres)] kind: Backend) {
     let rig = SqlRig::start_private(kind).await;
     let manager = LockManager::new(patient(&rig));
     rig.change(dead_holder("sku", 1, 1)).await;
@@ -92,10 +86,8 @@ async fn token_is_later_than_the_wait_for_the_row(#[case] kind: Backend) {
 
 /// Acquisitions of other locks wait for the database. The connections are not all theirs.
 #[rstest]
-#[case(Backend::Mysql)]
-#[case(Backend::Postgres)]
 #[tokio::test]
-async fn release_does_not_wait_behind_acquisitions(#[case] kind: Backend) {
+async fn release_does_not_wait_behind_acquisitions(#[values(Mysql, Postgres)] kind: Backend) {
     let rig = SqlRig::start_private(kind).await;
     let manager = LockManager::new(patient(&rig));
     let guard = try_lock(&manager, "held").await.unwrap();

@@ -9,9 +9,12 @@ use stocklock_testkit::proxy::Mode;
 use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, RigExt, eventually, use_lock};
 
+/// More than a busy machine needs.
+const LONG: Duration = Duration::from_mins(1);
+
 /// A manager whose fallback is so long that only a wake-up can wake a waiter in time.
 fn no_fallback(rig: &SqlRig) -> LockManager {
-    let builder = rig.builder_of_backend().fallback(Duration::from_mins(1));
+    let builder = rig.builder_of_backend().fallback(LONG);
     LockManager::new(builder.build().unwrap())
 }
 
@@ -27,13 +30,13 @@ async fn release_wakes_the_waiter_at_once() {
     let rig = SqlRig::postgres().await;
     let [one, other] = [(); 2].map(|()| no_fallback(&rig));
     for _ in 0..3 {
-        let guard = one.lock("loud").acquire().await.unwrap();
-        let waiter = tokio::spawn(other.lock("loud").acquire());
-        wait_until_awaited(&rig, rig.moment() * 2).await;
+        let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
+        let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
+        wait_until_awaited(&rig, rig.soon() * 2).await;
         let begin = rig.now();
         guard.release().await;
         waiter.await.unwrap().unwrap().release().await;
-        assert!(rig.now().since(begin) < rig.moment());
+        assert!(rig.now().since(begin) < rig.soon());
     }
 }
 
@@ -47,7 +50,7 @@ async fn release_without_waiter_sends_no_notification() {
     use_lock(&one, "quiet").await;
     let guard = one.lock("loud").acquire().await.unwrap();
     let waiter = tokio::spawn(other.lock("loud").acquire());
-    wait_until_awaited(&rig, rig.moment() * 2).await;
+    wait_until_awaited(&rig, rig.soon() * 2).await;
     guard.release().await;
     waiter.await.unwrap().unwrap().release().await;
     let first = listener.recv().await.unwrap();
@@ -59,20 +62,21 @@ async fn release_without_waiter_sends_no_notification() {
     assert_eq!(listener.recv().await.unwrap().payload(), "last");
 }
 
-/// A lost message delays a waiter by the fallback of one second, not by the lease of ten seconds.
+/// A lost message delays a waiter by the fallback of one second, not by the lease.
 #[tokio::test]
 async fn lost_notification_costs_at_most_the_fallback() {
     let rig = SqlRig::postgres().await;
     let (one, other) = (rig.manager(), rig.manager());
-    let lock = one.lock("quiet").lease(Duration::from_secs(10));
+    let lock = one.lock("quiet").lease(LONG);
     let guard = lock.acquire().await.unwrap();
-    let waiter = tokio::spawn(other.lock("quiet").wait(Duration::from_secs(9)).acquire());
-    wait_until_awaited(&rig, rig.moment() * 2).await;
+    // It could not wait for the end of the lease.
+    let waiter = tokio::spawn(other.lock("quiet").wait(LONG / 3).acquire());
+    wait_until_awaited(&rig, rig.soon() * 2).await;
     // This frees the lock without a message.
     let begin = rig.now();
     rig.take_away("quiet").await;
     waiter.await.unwrap().unwrap().release().await;
-    assert!(rig.now().since(begin) < Duration::from_secs(1) + rig.moment());
+    assert!(rig.now().since(begin) < Duration::from_secs(1) + rig.soon());
     drop(guard);
 }
 
@@ -82,12 +86,12 @@ async fn dead_connection_for_wake_ups_is_replaced() {
     let rig = SqlRig::postgres().await;
     let waits = no_fallback(&rig);
     let held = rig.past_the_proxy();
-    let guard = held.lock("loud").acquire().await.unwrap();
-    let waiter = tokio::spawn(waits.lock("loud").wait(Duration::from_mins(1)).acquire());
-    wait_until_awaited(&rig, rig.moment() * 2).await;
+    let guard = held.lock("loud").lease(LONG).acquire().await.unwrap();
+    let waiter = tokio::spawn(waits.lock("loud").wait(LONG).acquire());
+    wait_until_awaited(&rig, rig.soon() * 2).await;
     rig.proxy().set(Mode::Strand).await;
     let begin = rig.now();
     guard.release().await;
     waiter.await.unwrap().unwrap().release().await;
-    assert!(rig.now().since(begin) < Duration::from_secs(15));
+    assert!(rig.now().since(begin) < LONG / 2);
 }

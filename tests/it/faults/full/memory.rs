@@ -27,13 +27,9 @@ async fn replica_under_race_stays_below_150_megabytes() {
     let targets = [lab.url("").parse().expect("a target")];
     let report = run(&plan, &targets, &|_| {}).await;
     let report = report.expect("the race runs");
-    assert!(!report.broken(), "{}", report.table(TableStyle::default()));
-    assert_eq!(
-        report.rows.len(),
-        Strategy::ALL.len(),
-        "{}",
-        report.table(TableStyle::default())
-    );
+    let table = report.table(TableStyle::default());
+    assert!(!report.broken(), "{table}");
+    assert_eq!(report.rows.len(), Strategy::ALL.len(), "{table}");
     let peak = lab.peak_memory();
     println!("{peak} KiB under the race, {idle} KiB before");
     assert!(peak < LIMIT_KIB, "{peak} KiB");
