@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run release testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-core bench-locks bench-test
+.PHONY: help run dist testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-core bench-locks bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -12,14 +12,15 @@ help: ## list the targets
 run: ## build the service and run it in lab mode, with an embedded database
 	$(CARGO) run --release --locked -- lab
 
-release: testkit
-	$(CARGO) build --release --locked
+# The build for production, and what starts the private servers of `make up`, `make loadtest` and
+# `make bench`.
+dist:
+	$(CARGO) build --profile dist --locked --package stocklock --package stocklock-testkit
 
-# Starts the private servers of `make up`, `make loadtest` and `make bench`.
 testkit:
-	$(CARGO) build --release --locked --package stocklock-testkit
+	$(CARGO) build --profile dist --locked --package stocklock-testkit
 
-up: services release ## start two replicas behind nginx, with MariaDB, Redis and ZooKeeper, on this machine
+up: services dist ## start two replicas behind nginx, with MariaDB, Redis and ZooKeeper, on this machine
 	@scripts/replicas.sh up
 
 status: ## show which processes of `make up` run, and where
@@ -36,7 +37,7 @@ test: services schemathesis page ## run all tests, against real servers that the
 	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
 
 # SEED=… is the seed of all random choices; OLD=… is the commit of the previous release.
-verify: services schemathesis page release ## run the counted promises at full size, at most an hour: SEED=…
+verify: services schemathesis page dist ## run the counted promises at full size, at most an hour: SEED=…
 	@SEED=$(SEED) tests/verify.sh
 
 schemathesis: ## install what checks the OpenAPI document, in a virtual environment in target/
@@ -56,13 +57,13 @@ check: ## check format, lints and documentation
 mutations: services ## check that a test fails for each change of the code in tests/mutations.json; MUTATIONS=... selects
 	@python3 tests/mutations.py $(MUTATIONS)
 
-loadtest: services release ## sell out a SKU through nginx with k6, then load each strategy with oha
+loadtest: services dist ## sell out a SKU through nginx with k6, then load each strategy with oha
 	@loadtest/run.sh
 
-BENCH_BINARY ?= target/release/stocklock
+BENCH_BINARY ?= target/dist/stocklock
 
 # If BENCH_BINARY is set, the service is not built.
-bench: bench-test $(if $(filter file,$(origin BENCH_BINARY)),release,testkit) ## measure throughput, write docs/performance.*; BENCH=--help lists the options
+bench: bench-test $(if $(filter file,$(origin BENCH_BINARY)),dist,testkit) ## measure throughput, write docs/performance.*; BENCH=--help lists the options
 	@scripts/services.sh bench
 	@python3 -m bench --binary $(BENCH_BINARY) $(BENCH)
 
@@ -70,7 +71,7 @@ bench-core: ## measure the parts of a deduction that need no database, with crit
 	$(CARGO) bench --locked --package stocklock-core --bench hot_path
 
 bench-locks: services testkit ## compare the lock crate with rslock and zookeeper-client, write docs/performance.md
-	$(CARGO) build --release --locked --package stocklock-locks-bench --features peers
+	$(CARGO) build --profile dist --locked --package stocklock-locks-bench --features peers
 	@python3 -m bench --locks
 
 bench-test: ## test the calculations of `make bench`, and the statements that it sends

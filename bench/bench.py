@@ -27,7 +27,7 @@ def check(plan: Namespace) -> None:
     """Finds missing builds and ports in use before anything starts."""
     for binary in (plan.binary, plan.testkit, plan.against):
         if binary and not shutil.which(binary):
-            raise BenchError(f"{binary} is not a program: run `make release`, or name another file")
+            raise BenchError(f"{binary} is not a program: run `make dist`, or name another file")
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most_files < OPEN_FILES:
         raise BenchError(f"at most {most_files} files may be open: raise `ulimit -Hn` to {OPEN_FILES}")

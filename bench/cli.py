@@ -23,8 +23,8 @@ from .experiments import CONNECTIONS, CROWDS
 from .parts import PARTS
 from .process import ROOT, BenchError, run, say
 
-RELEASE = ROOT / "target/release"
-BUILT_HERE = RELEASE / "stocklock"
+BUILT = ROOT / "target/dist"
+BUILT_HERE = BUILT / "stocklock"
 
 # `--part`; with `--against`, only the first two by default.
 ALL_PARTS = ("direct", *PARTS, "strategies")
@@ -54,9 +54,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     def add(option: str, text: str, default: Any = None, **kind: Any) -> None:
         parser.add_argument(option, default=default, help=text, **kind)
 
-    add("--binary", "the service [target/release/stocklock]", BUILT_HERE, **file)
+    add("--binary", "the service [target/dist/stocklock]", BUILT_HERE, **file)
     add("--against", "compare the speed with that of another build; write no files", **file)
-    add("--testkit", "starts the servers [target/release/testkit]", RELEASE / "testkit", **file)
+    add("--testkit", "starts the servers [target/dist/testkit]", BUILT / "testkit", **file)
     add("--only", "measure only this database; may be repeated", action="append", choices=DATABASES)
     add("--part", "measure only this; may be repeated", action="append", choices=ALL_PARTS)
     add("--quick", "one round, and runs of 1 s: not precise", False, action="store_true")

@@ -15,7 +15,7 @@ from .claims import LEAST, MOST, Claim
 from .grid import grid
 from .process import ROOT, program, run
 
-RELEASE = ROOT / "target/release"
+BUILT = ROOT / "target/dist"
 FILE = "performance-locks.json"
 # All rounds take about four minutes.
 LIMIT_SECONDS = 1200
@@ -127,7 +127,7 @@ def measure(output: Path) -> list[Claim]:
         "Redis": run([program("redis-server"), "--version"]).split("v=")[1].split()[0],
         "machine": machine.processor(),
     }
-    command = [str(RELEASE / "bench-locks"), str(RELEASE / "testkit")]
+    command = [str(BUILT / "bench-locks"), str(BUILT / "testkit")]
     measured = json.loads(run(command, seconds=LIMIT_SECONDS))
     (output / FILE).write_text(json.dumps(facts | measured, indent=1) + "\n")
     return of(measured["runs"])

@@ -39,10 +39,10 @@ CURVES = """\
 The answers with status 200 per second, of one run each."""
 
 PROFILE = """\
-A flame graph shows where the service spends its time. The release build has the line tables that `perf` needs.
+A flame graph shows where the service spends its time. The build `dist` has the line tables that `perf` needs.
 
 ```sh
-target/release/stocklock lab &      # on SQLite; DATABASE_URL names another database
+target/dist/stocklock lab &      # on SQLite; DATABASE_URL names another database
 curl -X PUT localhost:8080/stock/hot -H 'Content-Type: application/json' -d '{"on_hand": 100000000}'
 wrk --threads=1 --connections=256 --duration=20s --script=bench/orders.lua http://127.0.0.1:8080 \\
     -- POST '/stock/deduct?sku=hot&strategy=group-commit' Idempotency-Key "$RANDOM" 1 0 &

@@ -14,7 +14,7 @@ usage: scripts/replicas.sh up [OPTION...] | status | down [--remove]    each wit
 up      starts what does not run; repeat it to restart a replica that was killed
   --replicas N    number of replicas, 1 to 8 [2]
   --lab           lab mode: the page, and ?strategy= on each request
-  --binary FILE   the service [target/release/stocklock]
+  --binary FILE   the service [target/dist/stocklock]
   --testkit FILE  the program that starts the servers [testkit, beside the service]
   --port PORT     of nginx; the replicas take the next ports; below 32748 [18080]
 status  prints what runs and where; exit code 1 if something does not run
@@ -167,7 +167,7 @@ up() {
         type -P "$program" >/dev/null || fail "$program is missing: run \`make services\`"
     done
     for program in "$binary" "$testkit"; do
-        [[ -x $program ]] || fail "$program is missing: run \`cargo build --workspace [--release]\`"
+        [[ -x $program ]] || fail "$program is missing: run \`make up\`, or name it with --binary"
     done
     # The servers run as another user, who must be able to enter the directory.
     umask 022
@@ -225,7 +225,7 @@ down() {
 
 command=${1:-}
 state=${TMPDIR:-/tmp}/stocklock-replicas-$(id -u)
-replicas=2 mode=serve port=18080 binary=$root/target/release/stocklock testkit= remove=
+replicas=2 mode=serve port=18080 binary=$root/target/dist/stocklock testkit= remove=
 while (($# > 1)); do
     case $command$2 in
     up--lab) mode=lab ;;

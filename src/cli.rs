@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 mod audit;
 mod failures;
@@ -172,15 +174,17 @@ impl Cli {
 
 /// Logs to stderr, filtered by level and module.
 fn start_logging(log: &LogConfig) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&log.filter)
+    let filter: Targets = log
+        .filter
+        .parse()
         .map_err(|error| Failure::Setting(format!("LOG: {error}")))?;
-    let logging = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let logging = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
+    let logs = tracing_subscriber::registry().with(filter);
     match log.format {
-        LogFormat::Text => logging.try_init(),
-        LogFormat::Json => logging.json().try_init(),
+        LogFormat::Text => logs.with(logging).try_init(),
+        LogFormat::Json => logs.with(logging.json()).try_init(),
     }
     .map_err(|error| Failure::Setting(error.to_string()))
 }

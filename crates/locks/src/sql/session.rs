@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Result, SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, ColumnIndex, Decode, FromRow, Result, SqlSafeStr, SqlStr, Type};
 
 use crate::admin::REMEMBERED;
 use crate::error::LostReason;
@@ -79,7 +79,7 @@ pub(super) struct Ask {
 pub(super) type Row = (String, i64, i64, bool);
 
 /// The row of a lock as it is stored.
-#[derive(Debug, sqlx::FromRow)]
+#[derive(Debug)]
 pub(super) struct Stored {
     pub(super) nonce: String,
     pub(super) owner: String,
@@ -90,6 +90,24 @@ pub(super) struct Stored {
     pub(super) age: i64,
     /// Buried nonces and [revocations](revocation).
     pub(super) gone: String,
+}
+
+impl<'r, R: sqlx::Row> FromRow<'r, R> for Stored
+where
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> Result<Self> {
+        Ok(Self {
+            nonce: row.try_get("nonce")?,
+            owner: row.try_get("owner")?,
+            token: row.try_get("token")?,
+            rest: row.try_get("rest")?,
+            age: row.try_get("age")?,
+            gone: row.try_get("gone")?,
+        })
+    }
 }
 
 impl Stored {

@@ -2,8 +2,6 @@
 //!
 //! Guarantees: levels, checkpoints and movements are of one snapshot.
 
-use sqlx::FromRow;
-
 use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::pool::Transaction;
@@ -24,27 +22,30 @@ const LEVELS: &str = "SELECT s.warehouse, s.on_hand, s.held, s.backorder_limit,
     FROM stock s LEFT JOIN checkpoint c ON c.sku = s.sku AND c.warehouse = s.warehouse
     WHERE s.sku = $1 ORDER BY s.warehouse";
 
-/// A level, and its checkpoint or zeros.
-#[derive(Debug, FromRow)]
-struct LevelRow {
-    #[sqlx(try_from = "String")]
-    warehouse: Warehouse,
-    on_hand: i64,
-    held: i64,
-    backorder_limit: i64,
-    /// The version up to which the sums are.
-    summed: i64,
-    received: i64,
-    sold: i64,
+rows! {
+    /// A level, and its checkpoint or zeros.
+    #[derive(Debug)]
+    struct LevelRow {
+        warehouse: Warehouse as String,
+        on_hand: i64,
+        held: i64,
+        backorder_limit: i64,
+        /// The version up to which the sums are.
+        summed: i64,
+        received: i64,
+        sold: i64,
+    }
 }
 
-/// Sums of movements.
-#[derive(Debug, FromRow)]
-struct SumsRow {
-    /// The number of the level in the statement.
-    place: i64,
-    received: i64,
-    sold: i64,
+rows! {
+    /// Sums of movements.
+    #[derive(Debug)]
+    struct SumsRow {
+        /// The number of the level in the statement.
+        place: i64,
+        received: i64,
+        sold: i64,
+    }
 }
 
 /// Audits each level of a SKU, in warehouse order.

@@ -7,7 +7,6 @@
 //! before the level's next one gets its version, and a checkpoint only moves forward.
 
 use async_trait::async_trait;
-use sqlx::FromRow;
 
 use super::SqlStore;
 use super::dialect::{Dialect, Statement, values};
@@ -61,27 +60,29 @@ const INSERT: &str = "INSERT INTO checkpoint (sku, warehouse, level_version, rec
 const UPDATE: &str = "UPDATE checkpoint SET level_version = $3, received = $4, sold = $5, held = $6
     WHERE sku = $1 AND warehouse = $2 AND level_version = $7";
 
-/// A level, and its checkpoint, or zeros.
-#[derive(Debug, Clone, FromRow)]
-struct LevelRow {
-    #[sqlx(try_from = "String")]
-    sku: Sku,
-    #[sqlx(try_from = "String")]
-    warehouse: Warehouse,
-    version: i64,
-    level_version: Option<i64>,
-    received: i64,
-    sold: i64,
-    held: i64,
+rows! {
+    /// A level, and its checkpoint, or zeros.
+    #[derive(Debug, Clone)]
+    struct LevelRow {
+        sku: Sku as String,
+        warehouse: Warehouse as String,
+        version: i64,
+        level_version: Option<i64>,
+        received: i64,
+        sold: i64,
+        held: i64,
+    }
 }
 
-/// What [`step`] reads.
-#[derive(Debug, FromRow)]
-struct StepRow {
-    version: i64,
-    received: i64,
-    sold: i64,
-    held: i64,
+rows! {
+    /// What [`step`] reads.
+    #[derive(Debug)]
+    struct StepRow {
+        version: i64,
+        received: i64,
+        sold: i64,
+        held: i64,
+    }
 }
 
 /// What a replica remembers between its rounds.

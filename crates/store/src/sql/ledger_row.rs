@@ -1,11 +1,10 @@
 //! One row of the ledger.
 //!
-//! The same struct is written and read back. Column names are field names, so that `FromRow` works with
-//! every driver.
+//! The same struct is written and read back. Column names are field names.
 
 use std::borrow::Cow;
 
-use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
 use super::dialect::{Value, values};
@@ -16,36 +15,33 @@ use stocklock_core::stock::{
     Remarks, RequestHash, Reversal, Sku, StockLevel, Warehouse,
 };
 
-/// A movement as the ledger stores it.
-#[derive(Debug, Clone, PartialEq, Eq, FromRow)]
-pub(crate) struct LedgerRow {
-    pub(crate) operation_id: Uuid,
-    #[sqlx(try_from = "String")]
-    pub(crate) sku: Sku,
-    #[sqlx(try_from = "String")]
-    pub(crate) warehouse: Warehouse,
-    #[sqlx(try_from = "String")]
-    pub(crate) kind: MovementKind,
-    pub(crate) delta: i64,
-    /// Units available right after the movement. Zero until the write has computed it.
-    pub(crate) available_after: i64,
-    /// The version of the level after the movement. Zero until the write has computed it.
-    pub(crate) level_version: i64,
-    /// The version of the level that the movement was computed from, if the level was read first.
-    pub(crate) read_version: Option<i64>,
-    pub(crate) strategy: Option<String>,
-    #[sqlx(try_from = "String")]
-    pub(crate) caller: Cow<'static, str>,
-    pub(crate) idempotency_key: Option<String>,
-    pub(crate) request_hash: Option<Vec<u8>>,
-    #[sqlx(flatten, try_from = "RemarkColumns")]
-    pub(crate) remarks: Remarks,
-    /// The sale, if the movement is its return.
-    pub(crate) reverses: Option<Uuid>,
-    /// How many units came back, if the movement is a return.
-    pub(crate) returned: Option<i64>,
-    /// RFC 3339, UTC. Empty until the database has recorded the row.
-    pub(crate) created_at: String,
+rows! {
+    /// A movement as the ledger stores it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct LedgerRow {
+        pub(crate) operation_id: Uuid,
+        pub(crate) sku: Sku as String,
+        pub(crate) warehouse: Warehouse as String,
+        pub(crate) kind: MovementKind as String,
+        pub(crate) delta: i64,
+        /// Units available right after the movement. Zero until the write has computed it.
+        pub(crate) available_after: i64,
+        /// The version of the level after the movement. Zero until the write has computed it.
+        pub(crate) level_version: i64,
+        /// The version of the level that the movement was computed from, if the level was read first.
+        pub(crate) read_version: Option<i64>,
+        pub(crate) strategy: Option<String>,
+        pub(crate) caller: Cow<'static, str> as String,
+        pub(crate) idempotency_key: Option<String>,
+        pub(crate) request_hash: Option<Vec<u8>>,
+        pub(crate) remarks: Remarks = remarks,
+        /// The sale, if the movement is its return.
+        pub(crate) reverses: Option<Uuid>,
+        /// How many units came back, if the movement is a return.
+        pub(crate) returned: Option<i64>,
+        /// RFC 3339, UTC. Empty until the database has recorded the row.
+        pub(crate) created_at: String,
+    }
 }
 
 impl LedgerRow {
@@ -207,25 +203,15 @@ impl LedgerRow {
     }
 }
 
-/// The columns of [`Remarks`].
-struct RemarkColumns(Remarks);
-
-impl<'r, R: Row> FromRow<'r, R> for RemarkColumns
+/// Reads the columns of [`Remarks`].
+fn remarks<'r, R: Row>(row: &'r R) -> sqlx::Result<Remarks>
 where
     &'static str: ColumnIndex<R>,
     Option<String>: Decode<'r, R::Database> + Type<R::Database>,
 {
-    fn from_row(row: &'r R) -> sqlx::Result<Self> {
-        let mut texts = [const { None }; Remarks::NAMES.len()];
-        for (text, name) in texts.iter_mut().zip(Remarks::NAMES) {
-            *text = row.try_get(name)?;
-        }
-        Ok(Self(Remarks::recorded(texts)))
+    let mut texts = [const { None }; Remarks::NAMES.len()];
+    for (text, name) in texts.iter_mut().zip(Remarks::NAMES) {
+        *text = row.try_get(name)?;
     }
-}
-
-impl From<RemarkColumns> for Remarks {
-    fn from(columns: RemarkColumns) -> Self {
-        columns.0
-    }
+    Ok(Remarks::recorded(texts))
 }

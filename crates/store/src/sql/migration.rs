@@ -7,8 +7,8 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use sqlx::Connection as _;
-use sqlx::migrate::{Migrate, MigrateError, Migration, Migrator};
+use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType};
+use sqlx::{Connection as _, SqlSafeStr as _};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
@@ -46,11 +46,39 @@ const PROGRESS: Duration = Duration::from_secs(10);
 /// sqlx's record of the migrations that the database has.
 const TABLE: &str = "_sqlx_migrations";
 
+/// The migrations of a database, from the files in `migrations/`. Add one here. A version is never
+/// changed after its release.
+macro_rules! migrations {
+    ($database:literal) => {
+        $crate::sql::migration::list(&[(
+            1,
+            "initial",
+            include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../migrations/",
+                $database,
+                "/0001_initial.sql"
+            )),
+        )])
+    };
+}
+pub(super) use migrations;
+
+/// Migrations that are one transaction each, except those whose first line is `-- no-transaction`.
+pub(super) fn list(files: &[(i64, &'static str, &'static str)]) -> Vec<Migration> {
+    let migration = |&(version, description, sql): &(i64, &'static str, &'static str)| {
+        let no_tx = sql.starts_with("-- no-transaction");
+        let kind = MigrationType::Simple;
+        Migration::new(version, description.into(), kind, sql.into_sql_str(), no_tx)
+    };
+    files.iter().map(migration).collect()
+}
+
 /// A database whose schema can be migrated. [`Server::open`] sets the session's time limits: none for
 /// a statement, and [`LOCK_LIMIT`] for a lock.
 pub(super) trait MigrationServer: Server<Connection: Migrate> {
     /// All migrations of this build.
-    fn migrations() -> Migrator;
+    fn migrations() -> Vec<Migration>;
 
     /// Settings of the server under which the service would fail: one sentence each.
     fn refusals(

@@ -3,7 +3,6 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use sqlx::FromRow;
 
 use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::before_commit;
@@ -143,12 +142,14 @@ fn select<'a, D: Dialect>(of: &'a OperationFilter, end: &str) -> (Statement, Vec
     (statement, values)
 }
 
-/// The server's clock, how long it lets a transaction idle, and [`Words::oldest_write`].
-#[derive(Debug, FromRow)]
-struct TimesRow {
-    now: i64,
-    idle_limit: i64,
-    oldest_write: Option<i64>,
+rows! {
+    /// The server's clock, how long it lets a transaction idle, and [`Words::oldest_write`].
+    #[derive(Debug)]
+    struct TimesRow {
+        now: i64,
+        idle_limit: i64,
+        oldest_write: Option<i64>,
+    }
 }
 
 impl TimesRow {

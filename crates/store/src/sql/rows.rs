@@ -1,20 +1,73 @@
-//! The rows of `stock`.
+//! What every driver reads from a row, and the rows of `stock`.
 
-use sqlx::FromRow;
+use std::error::Error;
 
 use stocklock_core::stock::{Sku, StockLevel, Warehouse};
 
-/// A row of `stock`.
-#[derive(Debug, FromRow)]
-pub(crate) struct LevelRow {
-    #[sqlx(try_from = "String")]
-    sku: Sku,
-    #[sqlx(try_from = "String")]
-    warehouse: Warehouse,
-    on_hand: i64,
-    held: i64,
-    backorder_limit: i64,
-    version: i64,
+/// Declares structs that every driver can read from a row. A field is the column of its name. `as`: the
+/// column has this type, and is converted. `=`: this function reads the field from the row.
+macro_rules! rows {
+    ($($(#[$note:meta])* $scope:vis struct $Row:ident { $($fields:tt)* })+) => {
+        $(
+            rows!(@declare [$(#[$note])* $scope struct $Row] $($fields)*);
+            rows!(@read sqlx::sqlite::SqliteRow, $Row, $($fields)*);
+            rows!(@read sqlx::mysql::MySqlRow, $Row, $($fields)*);
+            rows!(@read sqlx::postgres::PgRow, $Row, $($fields)*);
+        )+
+    };
+    (@declare [$($head:tt)*] $(
+        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)? $(= $read:path)?,
+    )*) => {
+        $($head)* {
+            $($(#[$note])* $scope $field: $Type,)*
+        }
+    };
+    (@read $Driver:ty, $Row:ident, $(
+        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)? $(= $read:path)?,
+    )*) => {
+        impl sqlx::FromRow<'_, $Driver> for $Row {
+            fn from_row(row: &$Driver) -> sqlx::Result<Self> {
+                Ok(Self {
+                    $($field: rows!(@field row, $field, $($Column)? $(= $read)?),)*
+                })
+            }
+        }
+    };
+    (@field $row:ident, $field:ident, ) => {
+        sqlx::Row::try_get($row, stringify!($field))?
+    };
+    (@field $row:ident, $field:ident, $Column:ty) => {{
+        let column: $Column = sqlx::Row::try_get($row, stringify!($field))?;
+        $crate::sql::rows::converted(stringify!($field), column)?
+    }};
+    (@field $row:ident, $field:ident, = $read:path) => {
+        $read($row)?
+    };
+}
+pub(crate) use rows;
+
+/// The value of a column as the type of its field.
+pub(crate) fn converted<C, T>(name: &str, column: C) -> sqlx::Result<T>
+where
+    T: TryFrom<C, Error: Into<Box<dyn Error + Send + Sync>>>,
+{
+    T::try_from(column).map_err(|error| sqlx::Error::ColumnDecode {
+        index: name.to_owned(),
+        source: error.into(),
+    })
+}
+
+rows! {
+    /// A row of `stock`.
+    #[derive(Debug)]
+    pub(crate) struct LevelRow {
+        sku: Sku as String,
+        warehouse: Warehouse as String,
+        on_hand: i64,
+        held: i64,
+        backorder_limit: i64,
+        version: i64,
+    }
 }
 
 /// The levels of rows.

@@ -7,7 +7,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::migrate::{MigrateError, Migration, Migrator};
+use sqlx::migrate::{MigrateError, Migration};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
@@ -16,7 +16,7 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, Value, fetch, query, values};
 use super::errors::{self, Inserted, before_commit};
 use super::merged::{MergedWrite, WrittenLevel};
-use super::migration::{self, MigrationServer};
+use super::migration::{self, MigrationServer, migrations};
 use super::pool::{Pool, PooledConnection, Server, Transaction};
 use super::sold::json;
 use super::statements::{self, Words};
@@ -267,8 +267,8 @@ impl Server for SqliteFile {
 }
 
 impl MigrationServer for SqliteFile {
-    fn migrations() -> Migrator {
-        sqlx::migrate!("../../migrations/sqlite")
+    fn migrations() -> Vec<Migration> {
+        migrations!("sqlite")
     }
 
     async fn refusals(&self, _: &mut SqliteConnection) -> sqlx::Result<Vec<String>> {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use sqlx::migrate::{MigrateError, Migration, Migrator};
+use sqlx::migrate::{MigrateError, Migration};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySqlConnection};
 
@@ -10,7 +10,7 @@ use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
-use crate::sql::migration::{self, MigrationServer};
+use crate::sql::migration::{self, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
 use crate::sql::statements;
 
@@ -112,8 +112,8 @@ impl Server for MySqlServer {
 }
 
 impl MigrationServer for MySqlServer {
-    fn migrations() -> Migrator {
-        sqlx::migrate!("../../migrations/mysql")
+    fn migrations() -> Vec<Migration> {
+        migrations!("mysql")
     }
 
     async fn refusals(&self, connection: &mut MySqlConnection) -> sqlx::Result<Vec<String>> {

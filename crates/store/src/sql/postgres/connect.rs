@@ -3,14 +3,14 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::migrate::{MigrateError, Migration, Migrator};
+use sqlx::migrate::{MigrateError, Migration};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Executor, PgConnection, SqlStr};
 
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::{Dialect, trusted};
-use crate::sql::migration::{self, MigrationServer};
+use crate::sql::migration::{self, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
 use crate::sql::statements;
 
@@ -107,8 +107,8 @@ fn session(lock: Duration, statement: Duration) -> SqlStr {
 }
 
 impl MigrationServer for PostgresServer {
-    fn migrations() -> Migrator {
-        sqlx::migrate!("../../migrations/postgres")
+    fn migrations() -> Vec<Migration> {
+        migrations!("postgres")
     }
 
     async fn refusals(&self, connection: &mut PgConnection) -> sqlx::Result<Vec<String>> {
