@@ -146,11 +146,18 @@ impl Failure {
 }
 
 impl Cli {
-    /// Runs the command.
+    /// Runs the command, in a runtime of its own. That is not left to the caller, because then the
+    /// caller's crate would compile the futures of all commands again.
     ///
     /// # Errors
     /// The reason why it failed.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub fn run(self) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Runtime::new()
+            .map_err(|error| Failure::Other(format!("cannot start the runtime: {error}")))?;
+        runtime.block_on(self.execute())
+    }
+
+    async fn execute(self) -> Result<(), Failure> {
         match self.command {
             Command::Serve(config) => serve::serve(&config).await,
             Command::Lab { config, replica } => match replica {

@@ -26,8 +26,5 @@ fn run() -> Result<(), Failure> {
     {
         return Err(Failure::Setting(format!(".env: {error}")));
     }
-    let command = cli::parse()?;
-    let runtime = tokio::runtime::Runtime::new()
-        .map_err(|error| Failure::Other(format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(command.run())
+    cli::parse()?.run()
 }

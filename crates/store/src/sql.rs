@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use sqlx::migrate::Migration;
 use tokio::sync::Mutex;
 
@@ -190,8 +191,8 @@ pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn Store>, Stri
 /// # Errors
 /// A sentence that says what failed, or which settings of the server must be changed, without the
 /// URL's password.
-pub async fn migrate(url: &str) -> Result<(), String> {
-    migrate_with(url, &[]).await
+pub fn migrate(url: &str) -> BoxFuture<'_, Result<(), String>> {
+    migrate_with(url, &[])
 }
 
 /// The same, with migrations of a later release. For tests of upgrades.
@@ -199,15 +200,18 @@ pub async fn migrate(url: &str) -> Result<(), String> {
 /// # Errors
 /// The same.
 #[doc(hidden)]
-pub async fn migrate_with(url: &str, later: &[Migration]) -> Result<(), String> {
-    match scheme(url) {
-        "sqlite" => migration::run(&SqliteFile::for_migration(url)?, later).await,
-        "mysql" | "mariadb" => migration::run(&MySqlServer::for_migration(url)?, later).await,
-        "postgres" | "postgresql" => {
-            migration::run(&PostgresServer::for_migration(url)?, later).await
+pub fn migrate_with<'a>(url: &'a str, later: &'a [Migration]) -> BoxFuture<'a, Result<(), String>> {
+    // Boxed, so that callers do not compile it again.
+    Box::pin(async move {
+        match scheme(url) {
+            "sqlite" => migration::run(&SqliteFile::for_migration(url)?, later).await,
+            "mysql" | "mariadb" => migration::run(&MySqlServer::for_migration(url)?, later).await,
+            "postgres" | "postgresql" => {
+                migration::run(&PostgresServer::for_migration(url)?, later).await
+            }
+            other => Err(unknown_scheme(other)),
         }
-        other => Err(unknown_scheme(other)),
-    }
+    })
 }
 
 fn scheme(url: &str) -> &str {

@@ -5,6 +5,7 @@
 use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::pool::Transaction;
+use super::rows::rows;
 use super::statements::{IN_ORDER, sums};
 use crate::Result;
 use stocklock_core::stock::{Audit, Sku, Warehouse};

@@ -12,6 +12,7 @@ use super::SqlStore;
 use super::dialect::{Dialect, Statement, values};
 use super::errors::conflict_if_duplicate;
 use super::pool::Pool;
+use super::rows::rows;
 use super::statements::{IN_ORDER, sums};
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Sku, Warehouse};

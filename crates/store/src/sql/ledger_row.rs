@@ -8,6 +8,7 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
 use super::dialect::{Value, values};
+use super::rows::rows;
 use crate::{Result, StoreError};
 use stocklock_core::ports::{PlannedLevel, PlannedReturn};
 use stocklock_core::stock::{

@@ -8,6 +8,7 @@ use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::reads::movements;
+use super::rows::rows;
 use super::statements::Words;
 use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
