@@ -191,6 +191,7 @@ pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn Store>, Stri
 /// # Errors
 /// A sentence that says what failed, or which settings of the server must be changed, without the
 /// URL's password.
+#[must_use]
 pub fn migrate(url: &str) -> BoxFuture<'_, Result<(), String>> {
     migrate_with(url, &[])
 }
@@ -200,6 +201,7 @@ pub fn migrate(url: &str) -> BoxFuture<'_, Result<(), String>> {
 /// # Errors
 /// The same.
 #[doc(hidden)]
+#[must_use]
 pub fn migrate_with<'a>(url: &'a str, later: &'a [Migration]) -> BoxFuture<'a, Result<(), String>> {
     // Boxed, so that callers do not compile it again.
     Box::pin(async move {
