@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-core bench-locks bench-test
+.PHONY: help run dist testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-locks bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -33,7 +33,7 @@ down: ## stop the processes of `make up`
 # each such restart as a line of a file.
 test: services schemathesis page ## run all tests, against real servers that the tests start
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
-	{ $(CARGO) test --workspace --locked; result=$$?; } && \
+	{ $(CARGO) test --workspace --locked -- --skip full::; result=$$?; } && \
 	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
 
 # SEED=… is the seed of all random choices; OLD=… is the commit of the previous release.
@@ -66,9 +66,6 @@ BENCH_BINARY ?= target/dist/stocklock
 bench: bench-test $(if $(filter file,$(origin BENCH_BINARY)),dist,testkit) ## measure throughput, write docs/performance.*; BENCH=--help lists the options
 	@scripts/services.sh bench
 	@python3 -m bench --binary $(BENCH_BINARY) $(BENCH)
-
-bench-core: ## measure the parts of a deduction that need no database, with criterion
-	$(CARGO) bench --locked --package stocklock-core --bench hot_path
 
 bench-locks: services testkit ## compare the lock crate with rslock and zookeeper-client, write docs/performance.md
 	$(CARGO) build --profile dist --locked --package stocklock-locks-bench --features peers

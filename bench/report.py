@@ -51,8 +51,7 @@ perf script --no-inline | inferno-collapse-perf | inferno-flamegraph > flame.svg
 perf report --no-inline --no-children
 ```
 
-`cargo install inferno` installs the two programs that draw it. `perf report` shows the same as text.
-`make bench-core` measures the parts of a deduction that need no database: parsing, the queue of `group-commit`, and the answer."""
+`cargo install inferno` installs the two programs that draw it. `perf report` shows the same as text."""
 
 
 def markdown(results: dict[str, Any], measured_locks: dict[str, Any] | None = None) -> str:
