@@ -31,7 +31,7 @@ down: ## stop the processes of `make up`
 
 # If a server that a test has killed crashes during its recovery, the test restarts it. It records
 # each such restart as a line of a file.
-test: services schemathesis page ## run all tests, against real servers that the tests start
+test: services schemathesis page ## run the tests, against real servers that they start
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
 	{ $(CARGO) test --workspace --locked -- --skip full::; result=$$?; } && \
 	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
