@@ -44,7 +44,7 @@ def copy_sources():
 def packages():
     """The manifest of the package that has each test function."""
     found = {}
-    for name in COPY.rglob("*.rs"):
+    for name in sorted(COPY.rglob("*.rs")):
         inside = name.relative_to(COPY).parts
         root = COPY.joinpath(*inside[:2]) if inside[0] == "crates" else COPY
         for test in re.findall(r"\bfn (\w+)", name.read_text()):
@@ -89,7 +89,8 @@ def main():
     words = options.words
     chosen = [m for m in mutations if not words or any(word in m["promise"] for word in words)]
     if options.some:
-        chosen = random.Random(os.environ["SEED"]).sample(chosen, min(options.some, len(chosen)))
+        seed = os.environ.get("SEED") or parser.error("--some needs SEED, a number")
+        chosen = random.Random(seed).sample(chosen, min(options.some, len(chosen)))
     copy_sources()
     package = packages()
     kind_of = lambda m: (package[m["test"]], m["target"], m.get("verify", False))

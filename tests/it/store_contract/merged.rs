@@ -242,7 +242,7 @@ async fn replicas_with_the_same_levels_sell_every_unit_once(
         left += fixture.level(sku).await.on_hand;
     }
     assert_eq!(sold + left, 200);
-    // Each transaction has at least the levels that no other one has at that moment.
+    // Each transaction has at least the levels that no other one has then.
     assert!(sold >= 100, "{sold}");
     assert_in_order(&fixture, &SKUS).await;
 }
