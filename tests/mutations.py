@@ -68,10 +68,13 @@ def run(manifest, target, in_verify, tests):
     )
     try:
         output, _ = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
+    except BaseException as reason:
+        # The tests are in their own session, so a signal that ends this script does not end them.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return "timed out"
+        if isinstance(reason, subprocess.TimeoutExpired):
+            return "timed out"
+        raise
     results = [line for line in output.splitlines() if line.startswith("test result: ")]
     ran = any(" 0 passed; 0 failed" not in line for line in results)
     if not ran or (process.returncode != 0 and not any("FAILED" in line for line in results)):
@@ -85,6 +88,7 @@ def main():
     parser.add_argument("words", nargs="*")
     parser.add_argument("--some", type=int, metavar="N")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     mutations = json.loads((ROOT / "tests" / "mutations.json").read_text())
     words = options.words
     chosen = [m for m in mutations if not words or any(word in m["promise"] for word in words)]
