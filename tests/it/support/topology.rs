@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use stocklock_testkit::ports::{is_free, random_port};
+use stocklock_testkit::ports::free_ports;
 use stocklock_testkit::run::unique_name;
 
 use crate::config::settings;
@@ -35,7 +35,8 @@ impl Topology {
         let variables: Vec<_> = variables.collect();
         // Another program may take a port after the test found it free.
         for _ in 0..3 {
-            let topology = Self::prepare(free_ports(), variables.clone());
+            // nginx and the two replicas.
+            let topology = Self::prepare(free_ports(3), variables.clone());
             let output = topology.run("up").await;
             if output.status.success() {
                 return topology;
@@ -131,10 +132,4 @@ impl Drop for Topology {
             failure => eprintln!("{} was not removed: {failure:?}", self.state.display()),
         }
     }
-}
-
-/// A free port for nginx, such that the next two, which the replicas get, are free, too. They are
-/// below the ports of the tests' other servers.
-fn free_ports() -> u16 {
-    random_port(10_000..19_900, |port| (port..port + 3).all(is_free))
 }
