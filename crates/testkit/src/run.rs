@@ -1,8 +1,10 @@
 //! What one run of the tests shares: its environment variables, its seed, and messages to the user.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use fastrand::Rng;
 
@@ -21,21 +23,32 @@ pub(crate) fn announce(message: impl Display) {
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
-/// The generator of this process's random choices. `TEST_SEED` sets its seed; a random seed is used
-/// if it is unset. The first call prints the seed.
+/// A generator of random choices. Its seed depends on `TEST_SEED`, which is random if it is unset, on
+/// the name of the test, and on the number of earlier calls of the test. The first call prints
+/// `TEST_SEED`; the harness shows that if the test fails.
 ///
 /// # Panics
 /// If `TEST_SEED` is not a number.
-pub fn rng() -> MutexGuard<'static, Rng> {
-    static RNG: LazyLock<Mutex<Rng>> = LazyLock::new(|| {
-        let seed = variable("TEST_SEED").map_or_else(
+pub fn rng() -> Rng {
+    static SEED: LazyLock<u64> = LazyLock::new(|| {
+        variable("TEST_SEED").map_or_else(
             || fastrand::u64(..),
             |seed| seed.parse().expect("TEST_SEED is a number"),
-        );
-        announce(format_args!("random choices: TEST_SEED={seed}"));
-        Mutex::new(Rng::with_seed(seed))
+        )
     });
-    RNG.lock().unwrap_or_else(PoisonError::into_inner)
+    static TESTS: Mutex<BTreeMap<String, Rng>> = Mutex::new(BTreeMap::new());
+    // cargo-nextest sets the variable. `cargo test` names the thread of the test.
+    let test = variable("NEXTEST_TEST_NAME")
+        .or_else(|| std::thread::current().name().map(str::to_owned))
+        .unwrap_or_default();
+    let mut tests = TESTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let stream = tests.entry(test).or_insert_with_key(|test| {
+        println!("random choices: TEST_SEED={}", *SEED);
+        let mut hasher = DefaultHasher::new();
+        (*SEED, test).hash(&mut hasher);
+        Rng::with_seed(hasher.finish())
+    });
+    stream.fork()
 }
 
 /// A name that no other test uses, in this run or another. It does not depend on the seed: a repeated
