@@ -22,12 +22,13 @@ const POSTGRES_OPEN: &str = "SELECT state FROM pg_stat_activity
 /// `InnoDB` refreshes its table of transactions only if it was not read for 100 ms.
 const MYSQL_REFRESHES_AFTER: Duration = Duration::from_millis(110);
 
-/// Held while that table is read: a reader at a time, or it would never be refreshed.
-static MYSQL_READER: Mutex<()> = Mutex::const_new(());
+/// A reader at a time on the whole server, or the table would never be refreshed.
+const MYSQL_BECOME_READER: &str = "DO get_lock('stocklock-test:innodb_trx', 20)";
+const MYSQL_END_READING: &str = "DO release_lock('stocklock-test:innodb_trx')";
 
-/// Only a statement that waits for a lock takes this long.
+/// Only a statement that waits for a lock takes this long. A reader above waits for no row.
 const MYSQL_WAITING: &str = "SELECT command FROM information_schema.processlist
-    WHERE db = database() AND id <> connection_id()
+    WHERE db = database() AND id <> connection_id() AND coalesce(state, '') <> 'User lock'
         AND command IN ('Query', 'Execute') AND time_ms > 100";
 
 const POSTGRES_WAITING: &str = "SELECT state FROM pg_stat_activity
@@ -54,9 +55,13 @@ impl Session {
         match self.backend {
             Backend::Sqlite => None,
             Backend::Mysql => {
-                let _only_reader = MYSQL_READER.lock().await;
+                let reading = self.raw.run(MYSQL_BECOME_READER).await;
+                reading.expect("a user can lock a name");
                 sleep(MYSQL_REFRESHES_AFTER).await;
-                self.raw.text(MYSQL_OPEN).await
+                let open = self.raw.text(MYSQL_OPEN).await;
+                let ended = self.raw.run(MYSQL_END_READING).await;
+                ended.expect("a user can release a name");
+                open
             }
             Backend::Postgres => self.raw.text(POSTGRES_OPEN).await,
         }
