@@ -1,14 +1,19 @@
-//! `testkit up`: starts private servers, prints where they are, and ends them with itself.
+//! `testkit up`: starts private servers, prints where they are, and ends them with itself. `testkit run`
+//! runs a command with the servers that tests share.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use stocklock_testkit::servers::{PrivateServer, Program, Settings};
-use tokio::signal::unix::{SignalKind, signal};
+use stocklock_testkit::servers::{PrivateServer, Program, Settings, share};
+use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -22,6 +27,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Up(Up),
+    Run(Run),
 }
 
 /// Start private servers and keep them running.
@@ -61,16 +67,60 @@ struct Up {
     config_dir: Option<PathBuf>,
 }
 
+/// Run a command with the servers that tests share.
+///
+/// Starts each server whose variable (`TEST_MYSQL_URL` and so on) is unset, and sets the variables for the
+/// command. The servers end with `run`, which ends with the exit code of the command. SIGINT and SIGTERM
+/// go to the command.
+#[derive(clap::Args)]
+struct Run {
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Command::Up(arguments) = Arguments::parse().command;
-    match up(arguments).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("testkit: {error:#}");
-            ExitCode::FAILURE
+    let ended = match Arguments::parse().command {
+        Command::Up(arguments) => up(arguments).await.map(|()| ExitCode::SUCCESS),
+        Command::Run(arguments) => run(&arguments.command).await,
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("testkit: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(command: &[OsString]) -> Result<ExitCode> {
+    let (mut interrupt, mut terminate) = signals()?;
+    let variables = tokio::select! {
+        variables = Box::pin(share()) => variables?,
+        _ = interrupt.recv() => return Ok(ExitCode::FAILURE),
+        _ = terminate.recv() => return Ok(ExitCode::FAILURE),
+    };
+    let mut child = std::process::Command::new(&command[0]);
+    let child = child.args(&command[1..]).envs(variables).spawn();
+    let mut child = child.with_context(|| format!("cannot run {}", command[0].display()))?;
+    let id = Pid::from_child(&child);
+    let forward = |signal| {
+        // Fails if the command has just ended.
+        let _ = kill_process(id, signal);
+    };
+    let mut ends = tokio::task::spawn_blocking(move || child.wait());
+    let status = loop {
+        tokio::select! {
+            status = &mut ends => break status??,
+            // A terminal sends SIGINT to the command, too; the second one would end it at once.
+            _ = interrupt.recv(), if !std::io::stdin().is_terminal() => forward(Signal::INT),
+            _ = terminate.recv() => forward(Signal::TERM),
         }
-    }
+    };
+    let killed = status.signal().map(|signal| 128 + signal);
+    let code = status
+        .code()
+        .or(killed)
+        .and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 async fn up(arguments: Up) -> Result<()> {
@@ -131,12 +181,15 @@ async fn start(
     Ok(started)
 }
 
+/// SIGINT and SIGTERM, which no longer end this process.
+fn signals() -> Result<(unix::Signal, unix::Signal)> {
+    let terminate = signal(SignalKind::terminate())?;
+    Ok((signal(SignalKind::interrupt())?, terminate))
+}
+
 /// Returns when standard input closes, or at SIGINT or SIGTERM.
 fn end() -> Result<impl Future<Output = ()>> {
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
+    let (mut interrupt, mut terminate) = signals()?;
     let (closed, is_closed) = oneshot::channel::<()>();
     // A thread, because Tokio would wait for the end of standard input before the program ends.
     std::thread::spawn(move || {

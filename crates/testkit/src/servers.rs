@@ -1,8 +1,10 @@
 //! Real servers for the tests, and one empty database for each test.
 //!
-//! `TEST_MYSQL_URL`, `TEST_POSTGRES_URL`, `TEST_REDIS_URL` and `TEST_ZOOKEEPER_CONNECT` name servers
-//! that the tests share. For each that is unset, the first test that needs the server starts a private
-//! one for the whole process. A line on standard error says which server is used. A missing program is
+//! `TEST_MYSQL_URL`, `TEST_POSTGRES_URL`, `TEST_REDIS_URL`, `TEST_ZOOKEEPER_CONNECT`, `TEST_REDLOCK_URLS`
+//! and `TEST_REDIS_CLUSTER` name servers that the tests share. For each that is unset, the first test that
+//! needs the server starts a private one for the whole process. `testkit run` starts them for all processes
+//! of its command. It also sets `TEST_TEMPLATES`, the directory whose data new servers copy, and
+//! `TEST_STARTED`, the servers in which tests need not remove their databases. A line on standard error says which server is used. A missing program is
 //! an error that says what to install; nothing is skipped.
 
 use anyhow::Result;
@@ -39,6 +41,7 @@ pub use private_server::PrivateServer;
 pub use program::{Program, Settings, find};
 pub use redis::connect_to_redis;
 pub use sentinels::RedisSentinels;
+pub use shared::share;
 
 /// A kind of SQL database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -201,7 +201,8 @@ async fn setting_of_mariadb_that_loses_sales_is_reported() {
 
 #[tokio::test]
 async fn setting_of_postgresql_that_loses_sales_is_reported() {
-    let fixture = Fixture::new(Postgres).await;
+    let server = PrivateServer::start(Postgres).await;
+    let fixture = Fixture::at(Postgres, server.url().to_owned()).await;
     let change = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',
         current_database()); END $$";
     assert_reported(&fixture, change, "set synchronous_commit = on").await;

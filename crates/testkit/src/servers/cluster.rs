@@ -8,15 +8,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use redis::{Cmd, FromRedisValue, cmd};
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::PrivateServer;
 use super::redis::connect_to_redis;
 use crate::eventually;
 use crate::ports::free_port;
+use crate::run::variable;
 
 mod moves;
 
+/// Names the nodes of a calm cluster to use, with commas between their addresses.
+pub(super) const VARIABLE: &str = "TEST_REDIS_CLUSTER";
 /// How many masters there are. The replica of node `n` is node `n + MASTERS`.
 const MASTERS: usize = 3;
 const NODES: usize = 2 * MASTERS;
@@ -29,11 +33,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 const MANUAL_FAILOVER: Duration = Duration::from_secs(6);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A private cluster. Dropping this ends it and removes its data.
+/// A cluster. Dropping this ends it and removes its data, unless another process has started it.
 #[derive(Debug)]
 pub struct RedisCluster {
+    /// Empty if another process has started them.
     nodes: Vec<PrivateServer>,
-    bus: Vec<u16>,
+    addresses: Vec<String>,
     ids: Vec<String>,
 }
 
@@ -57,6 +62,33 @@ impl Line {
 }
 
 impl RedisCluster {
+    /// Flags with which a busy machine causes no failover.
+    pub const CALM: [&str; 2] = ["--cluster-node-timeout", "60000"];
+
+    /// A calm cluster that other tests use too. They must not change its nodes.
+    ///
+    /// # Panics
+    /// If there is none and none can be started.
+    pub async fn shared() -> &'static Self {
+        static SHARED: OnceCell<RedisCluster> = OnceCell::const_new();
+        let shared = SHARED.get_or_init(async || {
+            let Some(addresses) = variable(VARIABLE) else {
+                return Box::pin(Self::start(&Self::CALM)).await;
+            };
+            let mut cluster = Self {
+                nodes: Vec::new(),
+                addresses: addresses.split(',').map(str::to_owned).collect(),
+                ids: Vec::new(),
+            };
+            for node in 0..NODES {
+                let id = cluster.ask(node, "CLUSTER MYID").await;
+                cluster.ids.push(id.expect("the node answers"));
+            }
+            cluster
+        });
+        shared.await
+    }
+
     /// Starts six empty nodes that keep nothing on disk, and forms a cluster: nodes 0 to 2 are the
     /// masters of a third of the slots each, nodes 3 to 5 their replicas. `flags` of `redis-server`
     /// override the settings. Returns when it is [`Self::settled`].
@@ -73,10 +105,11 @@ impl RedisCluster {
     async fn launch(flags: &[&str]) -> Result<Self> {
         let mut cluster = Self {
             nodes: Vec::new(),
-            bus: Vec::new(),
+            addresses: Vec::new(),
             ids: Vec::new(),
         };
-        for _ in 0..NODES {
+        let mut buses = Vec::new();
+        for node in 0..NODES {
             let bus = free_port();
             let port = bus.to_string();
             let mut all = vec!["--cluster-enabled", "yes", "--cluster-port", &port];
@@ -84,9 +117,10 @@ impl RedisCluster {
             all.extend(["--cluster-allow-replica-migration", "no"]);
             all.extend(["--repl-diskless-sync-delay", "0"]);
             all.extend(flags);
-            cluster.nodes.push(PrivateServer::redis(&all).await);
-            cluster.bus.push(bus);
-            let node = cluster.nodes.len() - 1;
+            let server = PrivateServer::redis(&all).await;
+            cluster.addresses.push(server.address());
+            cluster.nodes.push(server);
+            buses.push(bus);
             let id = cluster.ask(node, "CLUSTER MYID").await?;
             cluster.ids.push(id);
             // Otherwise the nodes settle their order by themselves, which takes seconds.
@@ -99,7 +133,7 @@ impl RedisCluster {
             let slots = format!("CLUSTER ADDSLOTSRANGE {first} {last}");
             let () = cluster.ask(master, &slots).await?;
         }
-        for (other, bus) in cluster.nodes.iter().zip(&cluster.bus).skip(1) {
+        for (other, bus) in cluster.nodes.iter().zip(buses).skip(1) {
             let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus}", other.port());
             let () = cluster.ask(0, &meet).await?;
         }
@@ -113,12 +147,15 @@ impl RedisCluster {
 
     /// Its URL: the nodes that are the masters at the start. Clients must find the others.
     pub fn url(&self) -> String {
-        let first = self.nodes[..MASTERS].iter();
-        let hosts: Vec<_> = first.map(PrivateServer::address).collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        format!("redis+cluster://{}", self.addresses[..MASTERS].join(","))
     }
 
-    /// All nodes: the first masters, then their replicas.
+    /// Where all nodes listen, `host:port`: the first masters, then their replicas.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// All nodes, in the same order. None for [`Self::shared`], if another process has started it.
     pub fn nodes(&self) -> &[PrivateServer] {
         &self.nodes
     }
@@ -293,8 +330,12 @@ impl RedisCluster {
     }
 
     async fn query<T: FromRedisValue>(&self, node: usize, command: &Cmd) -> Result<T> {
-        let url = self.nodes[node].url();
-        let answer = async { command.query_async(&mut connect_to_redis(url).await?).await };
+        let url = format!("redis://{}", self.addresses[node]);
+        let answer = async {
+            command
+                .query_async(&mut connect_to_redis(&url).await?)
+                .await
+        };
         Ok(timeout(ANSWERS_WITHIN, answer).await??)
     }
 }

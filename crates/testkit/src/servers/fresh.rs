@@ -121,7 +121,7 @@ pub async fn fresh_database(backend: Backend) -> TestDatabase {
         TestDatabase::sqlite()
     } else {
         let server = Shared::server(backend.program()).await;
-        TestDatabase::create(backend, &server.url, server.stays()).await
+        TestDatabase::create(backend, &server.url, server.stays).await
     };
     created.unwrap_or_else(|error| panic!("no {backend:?} database: {error:#}"))
 }
@@ -184,6 +184,6 @@ impl TestZooKeeper {
 /// If there is no server and none can be started.
 pub async fn fresh_zookeeper() -> TestZooKeeper {
     let server = Shared::server(Program::ZooKeeper).await;
-    let created = TestZooKeeper::create(&server.url, server.stays()).await;
+    let created = TestZooKeeper::create(&server.url, server.stays).await;
     created.unwrap_or_else(|error| panic!("no ZooKeeper root: {error:#}"))
 }

@@ -1,14 +1,16 @@
-//! Redis masters for locks on a majority of them. The tests of a process share them, because a master
-//! votes only after it has been up for longer than the longest lease.
+//! Redis masters for locks on a majority of them. Tests share them, because a master votes only after it
+//! has been up for longer than the longest lease.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
 use super::{PrivateServer, redis, with_path};
 use crate::eventually;
+use crate::run::variable;
 
+/// Names masters to use, with commas between their URLs.
+pub(super) const VARIABLE: &str = "TEST_REDLOCK_URLS";
 /// The largest number of masters of one test.
 const MASTERS: usize = 5;
 /// How much longer than the lease a busy machine may take.
@@ -30,28 +32,38 @@ impl TestMasters {
     }
 }
 
+/// The URLs of the masters that tests share.
+pub(super) async fn masters() -> &'static [String] {
+    static SHARED: OnceCell<(Vec<String>, Vec<PrivateServer>)> = OnceCell::const_new();
+    let shared = SHARED.get_or_init(async || {
+        let (mut urls, mut servers) = (Vec::new(), Vec::new());
+        if let Some(given) = variable(VARIABLE) {
+            urls = given.split(',').map(str::to_owned).collect();
+        }
+        while urls.len() < MASTERS {
+            let server = PrivateServer::redis(&[]).await;
+            urls.push(server.url().to_owned());
+            servers.push(server);
+        }
+        (urls, servers)
+    });
+    &shared.await.0
+}
+
 /// Reserves a database on each of `count` masters, at most five. Returns when all of them have been up for
 /// longer than `lease`.
 ///
 /// # Panics
 /// If they cannot be started.
 pub async fn fresh_masters(count: usize, lease: Duration) -> TestMasters {
-    static SERVERS: OnceCell<Vec<PrivateServer>> = OnceCell::const_new();
-    static LAST: AtomicU32 = AtomicU32::new(0);
     assert!(count <= MASTERS, "there are {MASTERS} masters");
-    let servers = SERVERS.get_or_init(async || {
-        let mut servers = Vec::new();
-        for _ in 0..MASTERS {
-            servers.push(PrivateServer::redis(&[]).await);
-        }
-        servers
-    });
-    let servers = servers.await;
-    let urls: Vec<_> = servers[..count].iter().map(PrivateServer::url).collect();
+    let urls = &Box::pin(masters()).await[..count];
+    let urls: Vec<_> = urls.iter().map(String::as_str).collect();
     vote(&urls, lease).await;
-    // Numbers are not used again. A server has more databases than one run has tests.
-    let number = LAST.fetch_add(1, Ordering::SeqCst).to_string();
-    let database = |url: &&str| with_path(url, &number);
+    // Not released, but expires: a late message of this test must not meet another one.
+    let number = redis::claim(urls[0]).await;
+    let number = number.unwrap_or_else(|error| panic!("no database on the masters: {error:#}"));
+    let database = |url: &&str| with_path(url, &number.to_string());
     TestMasters {
         urls: urls.iter().map(database).collect(),
     }

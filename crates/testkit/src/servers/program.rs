@@ -23,13 +23,16 @@ pub enum Program {
     ZooKeeper,
 }
 
-/// How a private server is configured. Both are as durable as in production: `kill -9` loses nothing
-/// that the server has acknowledged, except that Redis keeps nothing with [`Settings::Test`].
+/// How a private server is configured. All are as durable as in production: `kill -9` loses nothing
+/// that the server has acknowledged, except that Redis keeps nothing unless it is [`Settings::Deployed`].
 #[derive(Debug, Clone)]
 pub enum Settings {
     /// Small, quick to start, and otherwise with the server's own defaults: the service must set
     /// time-outs, isolation and character set itself.
     Test,
+    /// The same for a server that many tests use at once: with more connections, and PostgreSQL does not
+    /// wait for the disk. A new database has hundreds of files, and each checkpoint waits for all of them.
+    Shared,
     /// MariaDB and Redis with `mariadb.cnf` and `redis.conf` of this directory. All servers with
     /// their default sizes, and PostgreSQL for 200 connections.
     Deployed(PathBuf),
@@ -76,6 +79,15 @@ impl Program {
         }
     }
 
+    /// Arguments for [`Settings::Shared`].
+    fn shared_arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::MariaDb => &["--max-connections=2000"],
+            Self::Postgres => &["-c", "max_connections=1000", "-c", "fsync=off"],
+            Self::Redis | Self::ZooKeeper => &[],
+        }
+    }
+
     /// Creates a directory with everything that a server needs, and a supervisor that can start it.
     /// `arguments` go to the end of the command line.
     pub(super) async fn prepare(
@@ -97,13 +109,16 @@ impl Program {
             (Settings::Deployed(from), Self::Redis) => Some(copy(from, "redis.conf", directory)?),
             _ => None,
         };
-        let is_test = matches!(settings, Settings::Test);
+        let is_test = !matches!(settings, Settings::Deployed(_));
         let mut command = match self {
             Self::MariaDb => sql::mariadb(directory, port, configuration.as_deref())?,
             Self::Postgres => sql::postgres(directory, port, is_test)?,
             Self::Redis => redis::command(directory, port, configuration.as_deref())?,
             Self::ZooKeeper => zookeeper::command(directory, port, is_test)?,
         };
+        if matches!(settings, Settings::Shared) {
+            command.args(self.shared_arguments());
+        }
         command.args(arguments);
         // At the end of the run the data is removed, so the servers need no clean shutdown. PostgreSQL
         // removes its shared memory only at its "immediate shutdown".
@@ -114,7 +129,7 @@ impl Program {
         };
         let supervisor = Supervisor::new(owned, stop, Some(&command))?;
         if let Some(template) = template {
-            sql::copy_data(template, supervisor.directory()).await?;
+            sql::copy_data(&template, supervisor.directory()).await?;
         }
         Ok(supervisor)
     }

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +11,9 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisResult, cmd};
 use super::program::server_command;
 use super::with_path;
 
+/// Counts the claims of all processes. A number returns only after all others, so that no test meets what
+/// late messages of another one leave.
+const CLAIMS: &str = "stocklock-test:claims";
 /// How long a claim on a database outlives a test process that was killed.
 const CLAIMED_FOR: Duration = Duration::from_hours(1);
 /// Upper bound on each answer of a busy server.
@@ -90,11 +92,11 @@ pub(super) async fn probe(url: &str) -> Result<(String, String)> {
 
 /// Claims an empty database that no other test uses, and returns its number.
 pub(super) async fn claim(server: &str) -> Result<u32> {
-    static LAST: AtomicU32 = AtomicU32::new(0);
     let mut connection = connect_to_redis(server).await?;
     let databases: u32 = setting(&mut connection, "databases").await?;
     for _ in 0..databases {
-        let number = (LAST.fetch_add(1, Ordering::SeqCst) + 1) % databases;
+        let claims: u32 = cmd("INCR").arg(CLAIMS).query_async(&mut connection).await?;
+        let number = claims % databases;
         let mut claim = cmd("SET");
         claim.arg(claim_key(number)).arg("").arg("NX");
         claim.arg("EX").arg(CLAIMED_FOR.as_secs());

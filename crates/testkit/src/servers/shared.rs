@@ -1,18 +1,22 @@
-//! The servers that the tests of this process share.
+//! The servers that tests share.
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::{PrivateServer, Program, Settings};
+use super::sql::create_templates;
+use super::{PrivateServer, Program, RedisCluster, Settings, cluster, masters};
 use crate::run::{announce, variable};
 
-/// A server that the tests of this process share.
+/// A server that tests share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) url: String,
+    /// Whether the server outlives the tests, which must then remove what they created.
+    pub(super) stays: bool,
     /// A private server, which ends when this is dropped; `None` if a variable names the server.
-    private: Option<PrivateServer>,
+    _private: Option<PrivateServer>,
 }
 
 impl Shared {
@@ -33,17 +37,17 @@ impl Shared {
 
     async fn find_or_start(program: Program) -> Result<Self> {
         let begin = Instant::now();
-        let (found, origin) = if let Some(url) = variable(program.variable()) {
+        let (url, private, origin) = if let Some(url) = variable(program.variable()) {
             let origin = format!("the server that {} names", program.variable());
-            (Self { url, private: None }, origin)
+            (url, None, origin)
         } else {
-            let private = PrivateServer::launch(program, &Settings::Test, &[]).await?;
-            let url = private.url().to_owned();
-            let private = Some(private);
+            let private = PrivateServer::launch(program, &Settings::Shared, &[]).await?;
             let origin = format!("a private server, ready in {:.1?}", begin.elapsed());
-            (Self { url, private }, origin)
+            (private.url().to_owned(), Some(private), origin)
         };
-        let probe = program.probe(&found.url).await;
+        let started = variable("TEST_STARTED").unwrap_or_default();
+        let ends = started.split(' ').any(|name| name == program.name());
+        let probe = program.probe(&url).await;
         let version = probe
             .with_context(|| format!("cannot use {origin}"))?
             .version;
@@ -51,11 +55,45 @@ impl Shared {
             "the tests use {} {version}: {origin}",
             program.name()
         ));
-        Ok(found)
+        Ok(Self {
+            url,
+            stays: private.is_none() && !ends,
+            _private: private,
+        })
     }
+}
 
-    /// Whether the server outlives the tests, which must then remove what they created.
-    pub(super) fn stays(&self) -> bool {
-        self.private.is_none()
+/// Finds or starts everything that tests share, and returns the variables that name it for other
+/// processes. What was started ends with this process.
+///
+/// # Panics
+/// If a server is missing and cannot be started.
+pub async fn share() -> Result<Vec<(&'static str, String)>> {
+    let programs = async {
+        let mut found = Vec::new();
+        for &program in Program::value_variants() {
+            found.push((program, Shared::server(program).await));
+        }
+        found
+    };
+    let (programs, masters, cluster, templates) = tokio::join!(
+        Box::pin(programs),
+        Box::pin(masters::masters()),
+        RedisCluster::shared(),
+        create_templates(),
+    );
+    let mut started = Vec::new();
+    let mut variables = vec![
+        ("TEST_TEMPLATES", templates?.display().to_string()),
+        (masters::VARIABLE, masters.join(",")),
+        (cluster::VARIABLE, cluster.addresses().join(",")),
+    ];
+    for (program, server) in programs {
+        variables.push((program.variable(), server.url.clone()));
+        if !server.stays {
+            started.push(program.name());
+        }
     }
+    variables.push(("TEST_STARTED", started.join(" ")));
+    Ok(variables)
 }

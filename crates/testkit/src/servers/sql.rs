@@ -1,6 +1,6 @@
 //! MariaDB and PostgreSQL: command lines, data directories and statements.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,16 +11,37 @@ use sqlx::{AnyConnection, Connection};
 use tokio::sync::OnceCell;
 
 use super::program::{Program, server_command};
-use super::supervisor::{Supervisor, create_directory, run, unprivileged, write_file};
+use super::supervisor::{
+    Supervisor, create_directory, give_to_server, run, unprivileged, write_file,
+};
+use crate::run::variable;
+
+/// The directory of the templates and of the file with their password: the one that `TEST_TEMPLATES`
+/// names, or one of this process.
+fn templates() -> &'static Path {
+    static OWN: LazyLock<Supervisor> = LazyLock::new(|| {
+        let created = create_directory("templates").and_then(|directory| {
+            let mut bytes = [0; 16];
+            File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+            let password = format!("{:032x}", u128::from_ne_bytes(bytes));
+            write_file(directory.path(), "password", &password)?;
+            Supervisor::new(directory, "KILL", None)
+        });
+        created.unwrap_or_else(|error| panic!("no directory for templates: {error:#}"))
+    });
+    static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let given = variable("TEST_TEMPLATES").map(PathBuf::from);
+        given.unwrap_or_else(|| OWN.directory().to_owned())
+    });
+    &DIRECTORY
+}
 
 /// The password of `root` in MariaDB and `postgres` in PostgreSQL. These users can read and write the
 /// files of the user who runs the tests, so other users of the machine must not connect.
 pub(super) fn password() -> &'static str {
     static PASSWORD: LazyLock<String> = LazyLock::new(|| {
-        let mut bytes = [0; 16];
-        let random = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-        random.expect("/dev/urandom can be read");
-        format!("{:032x}", u128::from_ne_bytes(bytes))
+        let password = fs::read_to_string(templates().join("password"));
+        password.expect("the templates have a file with their password")
     });
     &PASSWORD
 }
@@ -97,7 +118,7 @@ fn initialise(program: Program, directory: &Path) -> Result<()> {
     } else {
         command = server_command("initdb")?;
         command.arg(format!("--pgdata={home}/data"));
-        let file = write_file(directory, "password", password())?;
+        let file = templates().join("password");
         command.arg(format!("--pwfile={}", file.display()));
         // Not scram-sha-256, which takes milliseconds for each connection.
         "--auth=md5 --username=postgres --encoding=UTF8 --no-sync --locale=C \
@@ -106,32 +127,41 @@ fn initialise(program: Program, directory: &Path) -> Result<()> {
     run(command.args(settings.split(' ')), directory)
 }
 
-/// The directory whose `data` is copied for each server of this process. Created at the first call.
-pub(super) async fn template(program: Program) -> Result<&'static Path> {
-    static MARIADB: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
-    static POSTGRES: OnceCell<Result<Supervisor, String>> = OnceCell::const_new();
+/// The directory whose `data` is copied for each server. Created at the first call, if it does not exist.
+pub(super) async fn template(program: Program) -> Result<PathBuf> {
+    static MARIADB: OnceCell<Result<PathBuf, String>> = OnceCell::const_new();
+    static POSTGRES: OnceCell<Result<PathBuf, String>> = OnceCell::const_new();
     let cell = if program == Program::MariaDb {
         &MARIADB
     } else {
         &POSTGRES
     };
-    let create = move || -> Result<Supervisor> {
-        let directory = create_directory(&format!("{}-template", program.name()))?;
-        let owner = Supervisor::new(directory, "KILL", None)?;
-        initialise(program, owner.directory())?;
-        Ok(owner)
+    let create = move || -> Result<PathBuf> {
+        let directory = templates().join(program.name());
+        if !directory.exists() {
+            fs::create_dir(&directory)?;
+            give_to_server(&directory)?;
+            initialise(program, &directory)?;
+        }
+        Ok(directory)
     };
     let created = cell.get_or_init(async || {
         let created = tokio::task::spawn_blocking(create).await;
         let created = created.context("the initialisation panicked").flatten();
         created.map_err(|error| format!("{error:#}"))
     });
-    let created = created.await.as_ref().map(Supervisor::directory);
+    let created = created.await.clone();
     created.map_err(|message| anyhow::anyhow!("{message}"))
 }
 
+/// Creates the templates for other processes, and returns the directory that `TEST_TEMPLATES` must name.
+pub(super) async fn create_templates() -> Result<&'static Path> {
+    tokio::try_join!(template(Program::MariaDb), template(Program::Postgres))?;
+    Ok(templates())
+}
+
 /// Copies the template's data into a server's directory.
-pub(super) async fn copy_data(template: &'static Path, directory: &Path) -> Result<()> {
+pub(super) async fn copy_data(template: &Path, directory: &Path) -> Result<()> {
     let mut command = unprivileged(Path::new("cp"))?;
     command.args(["-a", "--reflink=auto", "--"]);
     command.arg(template.join("data")).arg(directory);

@@ -180,7 +180,7 @@ pub(super) fn unprivileged(program: &Path) -> Result<Command> {
 }
 
 /// Makes a file or directory readable for servers.
-fn give_to_server(path: &Path) -> Result<()> {
+pub(super) fn give_to_server(path: &Path) -> Result<()> {
     if let Some((user, group)) = unprivileged_user()? {
         chown(path, Some(user), Some(group))?;
     }

@@ -1,4 +1,4 @@
-//! `testkit up`: what it prints, and that it leaves nothing behind.
+//! `testkit up` and `testkit run`: what they print or set, and that they leave nothing behind.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -94,4 +94,26 @@ async fn killed_up_leaves_no_orphan() {
     up.kill().unwrap();
     up.wait().unwrap();
     nothing_is_left(&output).await;
+}
+
+#[tokio::test]
+async fn run_ends_with_its_command_and_what_it_started() {
+    let script =
+        "trap 'kill $!; exit 3' TERM; echo $TEST_REDIS_URL $TEST_REDLOCK_URLS; sleep 60 & wait";
+    let mut run = Command::new(env!("CARGO_BIN_EXE_testkit"))
+        .args(["run", "--", "sh", "-c", script])
+        .env_remove("TEST_REDIS_URL")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let output = run.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    let (started, masters) = line.split_once(' ').unwrap();
+    assert_eq!(masters.split(',').count(), 5, "{masters}");
+    connect_to_redis(started).await.unwrap();
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(3));
+    let has_ended = async || connect_to_redis(started).await.is_err();
+    eventually("the server ends", SOON, has_ended).await;
 }

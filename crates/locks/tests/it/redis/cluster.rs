@@ -54,7 +54,7 @@ async fn user_of_cluster_needs_the_documented_rights() {
                   +incrby +time +@sortedset +@hash +publish +subscribe +unsubscribe +asking \
                   +cluster|info +cluster|slots";
     let user = format!("ACL SETUSER {prefix} on >s3cr3t ~{prefix}* &{prefix}* {rights}");
-    for node in 0..rig.cluster().nodes().len() {
+    for node in 0..rig.cluster().addresses().len() {
         assert_eq!(rig.send::<String>(node, &user).await, "OK");
     }
     let url = rig.url().replace("://", &format!("://{prefix}:s3cr3t@"));
@@ -87,7 +87,7 @@ async fn shutdown_closes_the_connections_to_all_nodes() {
     let rig = ClusterRig::start_private().await;
     let clients = async || {
         let mut clients = Vec::new();
-        for node in 0..rig.cluster().nodes().len() {
+        for node in 0..rig.cluster().addresses().len() {
             let list: String = rig.send(node, "CLIENT LIST TYPE normal").await;
             clients.push(list.lines().count() - 1);
             let list: String = rig.send(node, "CLIENT LIST TYPE pubsub").await;
@@ -139,9 +139,9 @@ async fn subscribed(rig: &ClusterRig, channel: &str) -> usize {
     let channel = format!("PUBSUB CHANNELS {}{channel}", rig.prefix);
     let mut found = None;
     eventually("a waiter subscribes", SOON, async || {
-        for (node, server) in rig.cluster().nodes().iter().enumerate() {
+        for (node, address) in rig.cluster().addresses().iter().enumerate() {
             let asked = async {
-                let mut connection = redis::Client::open(server.url()).ok()?;
+                let mut connection = redis::Client::open(format!("redis://{address}")).ok()?;
                 let connection = &mut connection;
                 let mut connection = connection.get_multiplexed_async_connection().await.ok()?;
                 let mut words = channel.split(' ');

@@ -12,12 +12,9 @@ use stocklock_locks::{LockGuard, LockManager, Token};
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::run::unique_name;
 use stocklock_testkit::servers::{PrivateServer, RedisCluster, connect_to_redis};
-use tokio::sync::OnceCell;
 
 use super::{Faults, NumberFaults, Rig, use_lock};
 
-/// So that a busy machine causes no failover.
-const CALM: [&str; 2] = ["--cluster-node-timeout", "60000"];
 /// Clients use the host at which they reached a node for the other nodes too.
 const SAME_HOST: [&str; 2] = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
 
@@ -37,14 +34,12 @@ enum Servers {
 impl ClusterRig {
     /// A cluster that other tests use too.
     pub(crate) async fn start() -> Self {
-        static SHARED: OnceCell<RedisCluster> = OnceCell::const_new();
-        let shared = SHARED.get_or_init(|| RedisCluster::start(&CALM)).await;
-        Self::with(Servers::Shared(shared), Vec::new())
+        Self::with(Servers::Shared(RedisCluster::shared().await), Vec::new())
     }
 
     /// A cluster of this test, behind proxies.
     pub(crate) async fn start_private() -> Self {
-        let cluster = RedisCluster::start(&[CALM, SAME_HOST].concat()).await;
+        let cluster = RedisCluster::start(&[RedisCluster::CALM, SAME_HOST].concat()).await;
         let ports = cluster.nodes().iter().map(PrivateServer::port);
         let proxies = join_all(ports.map(Proxy::beside)).await;
         Self::with(Servers::Private(cluster), proxies)
@@ -97,8 +92,8 @@ impl ClusterRig {
 
     /// Opens a connection that does not use the proxy.
     pub(crate) async fn direct(&self, node: usize) -> MultiplexedConnection {
-        let node = &self.cluster().nodes()[node];
-        connect_to_redis(node.url()).await.unwrap()
+        let url = format!("redis://{}", self.cluster().addresses()[node]);
+        connect_to_redis(&url).await.unwrap()
     }
 
     /// Sends a command to a node.
