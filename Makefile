@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist testkit up down status test services schemathesis page verify mutations check audit loadtest bench bench-locks bench-test
+.PHONY: help run dist testkit up down status test services tools verify mutations check audit loadtest bench bench-locks bench-test
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -31,21 +31,18 @@ down: ## stop the processes of `make up`
 
 # If a server that a test has killed crashes during its recovery, the test restarts it. It records
 # each such restart as a line of a file.
-test: services schemathesis page ## run the tests, against real servers that they start
+test: services tools ## run the tests, against real servers that they start
 	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
 	{ $(CARGO) test --workspace --locked -- --skip full::; result=$$?; } && \
 	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
 
 # SEED=… is the seed of all random choices; OLD=… is the commit of the previous release; PART=… is one
 # of the parts that tests/verify.sh lists.
-verify: services schemathesis page dist ## run the counted promises at full size, 20 minutes a part: SEED=… PART=…
+verify: services tools dist ## run the counted promises at full size, 20 minutes a part: SEED=… PART=…
 	@SEED=$(SEED) PART=$(PART) tests/verify.sh
 
-schemathesis: ## install what checks the OpenAPI document, in a virtual environment in target/
-	@tests/schemathesis/install.sh
-
-page: ## install what drives the browser of the page's tests, in a virtual environment in target/
-	@tests/page/install.sh
+tools: ## install what the tests need besides servers: schemathesis, a browser, cargo-nextest
+	@CARGO=$(CARGO) tests/install.sh
 
 services: ## check that the servers' programs are installed; install them if allowed
 	@scripts/services.sh

@@ -22,8 +22,8 @@ const LIMIT: Duration = Duration::from_mins(10);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_shows_what_the_races_found(#[case] tests: &[&str]) {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    let python = target.expect("a directory").join("page/bin/python");
-    let missing = "is missing: run tests/page/install.sh";
+    let python = target.expect("a directory").join("python/bin/python");
+    let missing = "is missing: run tests/install.sh";
     assert!(python.exists(), "{} {missing}", python.display());
     let services = LockServices::fresh().await;
     let flags = services.flags();

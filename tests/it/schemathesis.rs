@@ -25,12 +25,10 @@ const LIMIT: Duration = Duration::from_mins(20);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn generated_requests_are_answered_as_documented() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    let program = target
-        .expect("a directory")
-        .join("schemathesis/bin/schemathesis");
+    let program = target.expect("a directory").join("python/bin/schemathesis");
     assert!(
         program.exists(),
-        "{} is missing: run tests/schemathesis/install.sh",
+        "{} is missing: run tests/install.sh",
         program.display()
     );
     let services = LockServices::fresh().await;
