@@ -29,12 +29,8 @@ status: ## show which processes of `make up` run, and where
 down: ## stop the processes of `make up`
 	@scripts/replicas.sh down
 
-# If a server that a test has killed crashes during its recovery, the test restarts it. It records
-# each such restart as a line of a file.
 test: services tools ## run the tests, against real servers that they start
-	@crashes=$$(mktemp) && export TEST_CRASHES_FILE=$$crashes && \
-	{ $(CARGO) test --workspace --locked -- --skip full::; result=$$?; } && \
-	echo "servers restarted after a crash: $$(wc -l <$$crashes)" && rm $$crashes && exit $$result
+	@CARGO=$(CARGO) tests/run.sh
 
 # SEED=… is the seed of all random choices; OLD=… is the commit of the previous release; PART=… is one
 # of the parts that tests/verify.sh lists.
