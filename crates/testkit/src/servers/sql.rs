@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
-use sqlx::{AnyConnection, Connection};
+use sqlx::{Connection, MySqlConnection, PgConnection};
 use tokio::sync::OnceCell;
 
 use super::program::{Program, server_command};
@@ -169,21 +169,31 @@ pub(super) async fn copy_data(template: &Path, directory: &Path) -> Result<()> {
     tokio::task::spawn_blocking(move || run(&mut command, &directory)).await?
 }
 
-async fn connect(url: &str) -> Result<AnyConnection> {
-    sqlx::any::install_default_drivers();
-    Ok(AnyConnection::connect(url).await?)
+/// Evaluates an expression with a new connection to the server of a URL. Not with sqlx's `Any`, which takes
+/// longer to compile than a driver.
+macro_rules! connected {
+    ($url:expr, $connection:ident => $result:expr) => {
+        if $url.starts_with("postgres") {
+            let mut $connection = PgConnection::connect($url).await?;
+            $result
+        } else {
+            let mut $connection = MySqlConnection::connect($url).await?;
+            $result
+        }
+    };
 }
 
 /// Runs a statement without parameters on a new connection.
 pub(super) async fn execute(url: &str, statement: String) -> Result<()> {
-    let mut connection = connect(url).await?;
     #[expect(
         clippy::disallowed_methods,
         reason = "DDL takes no parameters, and testkit chose the names"
     )]
     let statement = sqlx::raw_sql(sqlx::AssertSqlSafe(statement));
-    statement.execute(&mut connection).await?;
-    Ok(connection.close().await?)
+    connected!(url, connection => {
+        statement.execute(&mut connection).await?;
+        Ok(connection.close().await?)
+    })
 }
 
 /// Removes a database, even if clients are connected to it.
@@ -203,6 +213,7 @@ pub(super) async fn probe(program: Program, url: &str) -> Result<(String, String
     } else {
         "SELECT current_setting('server_version'), current_setting('data_directory')"
     };
-    let mut connection = connect(url).await?;
-    Ok(sqlx::query_as(statement).fetch_one(&mut connection).await?)
+    connected!(url, connection => {
+        Ok(sqlx::query_as(statement).fetch_one(&mut connection).await?)
+    })
 }
