@@ -236,6 +236,7 @@ mod cluster;
 mod full;
 
 use stocklock_locks::{LockBuilder, LockManager};
+use stocklock_testkit::servers::Backend::{Mysql, Postgres, Sqlite};
 
 use crate::rig::claiming::Claiming;
 use crate::rig::local::LocalRig;
@@ -250,9 +251,9 @@ full_contract! { memory, MemoryRig::start(), tokio::test(start_paused = true) }
 full_contract! { redis, RedisRig::start(), tokio::test }
 faulty_contract! { untokened_contract, redlock, RedLockRig::start(), tokio::test }
 full_contract! { zookeeper, ZooKeeperRig::start(), tokio::test }
-full_contract! { postgres, SqlRig::postgres(), tokio::test }
-full_contract! { mysql, SqlRig::mysql(), tokio::test }
-basic_contract! { sqlite, SqlRig::sqlite(), tokio::test }
+full_contract! { postgres, SqlRig::start(Postgres), tokio::test }
+full_contract! { mysql, SqlRig::start(Mysql), tokio::test }
+basic_contract! { sqlite, SqlRig::start(Sqlite), tokio::test }
 client_contract! { local_client, LocalRig::start(), tokio::test(start_paused = true) }
 client_contract! { memory_client, MemoryRig::start(), tokio::test(start_paused = true) }
 client_contract! { redis_client, RedisRig::start(), tokio::test }
@@ -260,8 +261,8 @@ restart_contract! { memory_restart, MemoryRig::start(), tokio::test(start_paused
 restart_contract! { redis_restart, RedisRig::start(), tokio::test }
 restart_contract! { redlock_restart, RedLockRig::start_private(), tokio::test }
 restart_contract! { zookeeper_restart, ZooKeeperRig::start_private(), tokio::test }
-restart_contract! { postgres_restart, SqlRig::private_postgres(), tokio::test }
-restart_contract! { mysql_restart, SqlRig::private_mysql(), tokio::test }
+restart_contract! { postgres_restart, SqlRig::start_private(Postgres), tokio::test }
+restart_contract! { mysql_restart, SqlRig::start_private(Mysql), tokio::test }
 permit_contract! {
     local_permits, LocalRig::start(), tokio::test(start_paused = true),
     dead_waiters_cost_their_patience_once, waiter_for_too_many_permits_is_refused

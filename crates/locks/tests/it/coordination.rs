@@ -8,6 +8,7 @@ use stocklock_locks::memory::Question;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
+use stocklock_testkit::servers::Backend::Sqlite;
 
 use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
@@ -273,7 +274,7 @@ async fn leaving_participant_waits_for_server_on_model() {
 
 #[tokio::test]
 async fn database_has_no_numbers_and_says_so() {
-    let rig = SqlRig::sqlite().await;
+    let rig = SqlRig::start(Sqlite).await;
     let manager = rig.manager();
     let number = manager.number("hits").add(1).await.unwrap_err();
     let barrier = manager.barrier("round", 2).enter(LONG).await.unwrap_err();

@@ -15,6 +15,7 @@ use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::MemoryServer;
 use stocklock_testkit::alone::alone;
 use stocklock_testkit::run::variable;
+use stocklock_testkit::servers::Backend::Postgres;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -193,7 +194,7 @@ async fn leave_nothing_in_database(rig: SqlRig) {
 #[test]
 fn names_used_once_leave_nothing_on_postgres() {
     in_its_own_process("names_used_once_leave_nothing_on_postgres", async {
-        leave_nothing_in_database(SqlRig::postgres().await).await;
+        leave_nothing_in_database(SqlRig::start(Postgres).await).await;
     });
 }
 
@@ -202,6 +203,7 @@ mod full {
 
     use stocklock_locks::LockManager;
     use stocklock_locks::redis::RedisBackend;
+    use stocklock_testkit::servers::Backend::{Mysql, Sqlite};
 
     use super::{MILLION, in_its_own_process, leave_nothing, leave_nothing_in_database};
     use crate::rig::redis::RedisRig;
@@ -311,14 +313,14 @@ mod full {
     #[test]
     fn names_used_once_leave_nothing_on_mysql() {
         in_its_own_process("full::names_used_once_leave_nothing_on_mysql", async {
-            leave_nothing_in_database(SqlRig::mysql().await).await;
+            leave_nothing_in_database(SqlRig::start(Mysql).await).await;
         });
     }
 
     #[test]
     fn names_used_once_leave_nothing_on_sqlite() {
         in_its_own_process("full::names_used_once_leave_nothing_on_sqlite", async {
-            leave_nothing_in_database(SqlRig::sqlite().await).await;
+            leave_nothing_in_database(SqlRig::start(Sqlite).await).await;
         });
     }
 }

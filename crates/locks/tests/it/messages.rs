@@ -8,6 +8,7 @@ use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_locks::{BackendError, LockError, LockManager};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
+use stocklock_testkit::servers::Backend::Mysql;
 use stocklock_testkit::servers::connect_to_redis;
 
 use crate::rig::redis::RedisRig;
@@ -137,7 +138,7 @@ async fn unreachable_database_is_named_in_one_line() {
 
 #[tokio::test]
 async fn refused_database_password_is_permanent_and_never_shown() {
-    let rig = SqlRig::mysql().await;
+    let rig = SqlRig::start(Mysql).await;
     let (_, address) = rig.url().split_once('@').unwrap();
     let url = format!("mysql://stranger:{SECRET}@{address}");
     let locks = LockManager::new(SqlBackend::new(&url).unwrap());

@@ -99,7 +99,7 @@ async fn killed_first_waiter_is_skipped_on_zookeeper() {
 
 #[tokio::test]
 async fn killed_first_waiter_is_skipped_on_postgres() {
-    let rig = SqlRig::postgres().await;
+    let rig = SqlRig::start(Postgres).await;
     let awaited = "SELECT count(*) FROM distributed_lock WHERE is_awaited";
     let queued = async || rig.number(awaited).await == 1;
     killed_waiter(&rig, rig.url(), queued).await;

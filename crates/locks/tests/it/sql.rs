@@ -123,7 +123,7 @@ async fn token_grows_if_clock_goes_back(#[values(Sqlite, Mysql, Postgres)] kind:
 /// SQLite's clock counts in milliseconds, but no two acquisitions get the same token.
 #[tokio::test]
 async fn tokens_grow_within_a_millisecond_on_sqlite() {
-    let rig = SqlRig::sqlite().await;
+    let rig = SqlRig::start(Sqlite).await;
     let managers = [rig.manager(), rig.manager()];
     let mut last = 0;
     for round in 0..200 {

@@ -9,12 +9,12 @@ use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    Counts, Rig, RigExt, TokenRig, eventually, released, try_lock, use_lock,
+    Counts, ReadToken, Rig, RigExt, TokenRig, eventually, released, try_lock, use_lock,
     wait_until_nothing_is_left,
 };
 
 /// Four processes with three tasks each increment a number that only the lock protects.
-pub(super) async fn many_contenders_have_one_holder_at_a_time<R: Rig>(rig: &R) {
+pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
     let [sum, last] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
     for manager in (0..4).map(|_| rig.manager()) {
@@ -27,7 +27,7 @@ pub(super) async fn many_contenders_have_one_holder_at_a_time<R: Rig>(rig: &R) {
                     let read = sum.load(Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     sum.store(read + 1, Ordering::SeqCst);
-                    if let Some(token) = R::read_token(&guard) {
+                    if let Some(token) = ReadToken::read(&guard) {
                         let token = u64::try_from(token.get()).unwrap();
                         assert!(last.swap(token, Ordering::SeqCst) < token);
                     }

@@ -1,6 +1,7 @@
 //! The cases that only `make verify` runs: logic of the client on one more server.
 
 use stocklock_locks::LockManager;
+use stocklock_testkit::servers::Backend::{Mysql, Postgres, Sqlite};
 
 use super::{admin, coordination, faults, jobs, leases, multi, two_of_three};
 use crate::rig::claiming::Claiming;
@@ -12,9 +13,9 @@ use crate::rig::zookeeper::ZooKeeperRig;
 
 untokened_client_contract! { redlock, RedLockRig::start(), tokio::test }
 client_contract! { zookeeper, ZooKeeperRig::start(), tokio::test }
-client_contract! { postgres, SqlRig::postgres(), tokio::test }
-client_contract! { mysql, SqlRig::mysql(), tokio::test }
-client_contract! { sqlite, SqlRig::sqlite(), tokio::test }
+client_contract! { postgres, SqlRig::start(Postgres), tokio::test }
+client_contract! { mysql, SqlRig::start(Mysql), tokio::test }
+client_contract! { sqlite, SqlRig::start(Sqlite), tokio::test }
 larger_contract! {
     client_contract, cluster, ClusterRig::start(), tokio::test,
     jobs: [

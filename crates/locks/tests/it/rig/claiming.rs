@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use stocklock_locks::{LockBuilder, LockGuard, LockManager, Token};
+use stocklock_locks::{LockBuilder, LockManager};
 
 use super::{Faults, Rig, TokenOf};
 
@@ -38,10 +38,6 @@ impl<R: Rig> Rig for Claiming<R> {
 
     fn clock(&self) -> R::Clock {
         self.rig.clock()
-    }
-
-    fn read_token(guard: &LockGuard<TokenOf<Self>>) -> Option<Token> {
-        R::read_token(guard)
     }
 
     fn lock(&self, manager: &LockManager<TokenOf<Self>>, name: &str) -> LockBuilder<TokenOf<Self>> {

@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
+use stocklock_locks::LockManager;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::RedisBackend;
-use stocklock_locks::{LockGuard, LockManager, Token};
-use stocklock_testkit::proxy::{Mode, Proxy};
+use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::run::unique_name;
 use stocklock_testkit::servers::{PrivateServer, RedisCluster, connect_to_redis};
 
@@ -117,11 +117,6 @@ impl ClusterRig {
         let settings = RedisBackend::builder(url).prefix(&self.prefix);
         settings.response_limit(Duration::from_millis(500))
     }
-
-    async fn set(&self, mode: Mode) {
-        assert!(!self.proxies.is_empty(), "the cluster has no proxies");
-        join_all(self.proxies.iter().map(|proxy| proxy.set(mode))).await;
-    }
 }
 
 #[async_trait]
@@ -139,10 +134,6 @@ impl Rig for ClusterRig {
 
     fn clock(&self) -> BootClock {
         BootClock
-    }
-
-    fn read_token(guard: &LockGuard) -> Option<Token> {
-        Some(guard.token())
     }
 
     async fn left(&self) -> usize {
@@ -168,16 +159,13 @@ impl Faults for ClusterRig {
         self.settings(&self.cluster().url()).build().unwrap()
     }
 
-    async fn block_renewals(&self) {
-        self.block().await;
+    fn proxies(&self) -> Vec<&Proxy> {
+        assert!(!self.proxies.is_empty(), "the cluster has no proxies");
+        self.proxies.iter().collect()
     }
 
-    async fn block(&self) {
-        self.set(Mode::Blackhole).await;
-    }
-
-    async fn unblock(&self) {
-        self.set(Mode::Pass).await;
+    fn servers(&self) -> Vec<&PrivateServer> {
+        self.cluster().nodes().iter().collect()
     }
 
     async fn lose_acquire_answer(&self, name: &str) {
@@ -194,12 +182,6 @@ impl Faults for ClusterRig {
             }
         }
         self.proxies[master].cut_after(b"EVALSHA", 1);
-    }
-
-    async fn crash(&self) {
-        for node in self.cluster().nodes() {
-            node.kill9();
-        }
     }
 
     async fn bring_up(&self) {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use stocklock_locks::clock::TokioClock;
 use stocklock_locks::local::LocalBackend;
-use stocklock_locks::{LockGuard, Token};
 
 use super::Rig;
 
@@ -42,10 +41,6 @@ impl Rig for LocalRig {
 
     fn clock(&self) -> TokioClock {
         self.clock.clone()
-    }
-
-    fn read_token(guard: &LockGuard) -> Option<Token> {
-        Some(guard.token())
     }
 
     async fn left(&self) -> usize {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use stocklock_locks::clock::TokioClock;
 use stocklock_locks::memory::{MemoryBackend, MemoryServer, Question};
-use stocklock_locks::{LockGuard, Token};
 
 use super::{Faults, NumberFaults, Rig};
 
@@ -41,10 +40,6 @@ impl Rig for MemoryRig {
 
     fn clock(&self) -> TokioClock {
         self.clock.clone()
-    }
-
-    fn read_token(guard: &LockGuard) -> Option<Token> {
-        Some(guard.token())
     }
 
     async fn left(&self) -> usize {

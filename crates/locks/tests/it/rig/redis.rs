@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::RedisBackend;
-use stocklock_locks::{LockGuard, Token};
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis};
 
@@ -71,10 +70,6 @@ impl Rig for RedisRig {
 
     fn clock(&self) -> BootClock {
         BootClock
-    }
-
-    fn read_token(guard: &LockGuard) -> Option<Token> {
-        Some(guard.token())
     }
 
     async fn left(&self) -> usize {

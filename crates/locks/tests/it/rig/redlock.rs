@@ -8,7 +8,6 @@ use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::redlock::{RedLockBackend, RedLockBuilder};
-use stocklock_locks::{LockGuard, Token};
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis, fresh_masters, vote};
 
@@ -183,10 +182,6 @@ impl Rig for RedLockRig {
 
     fn clock(&self) -> BootClock {
         BootClock
-    }
-
-    fn read_token(_: &LockGuard<()>) -> Option<Token> {
-        None
     }
 
     async fn left(&self) -> usize {

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use sqlx::{
     AssertSqlSafe, Connection, Executor, MySql, MySqlConnection, PgConnection, Postgres,
     QueryBuilder, SqlSafeStr, SqlStr, Sqlite, SqliteConnection,
 };
+use stocklock_locks::LockGuard;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::sql::{SqlBackend, SqlBuilder, fence};
-use stocklock_locks::{LockGuard, Token};
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{Backend, PrivateServer, TestDatabase, fresh_database};
 
@@ -25,39 +26,11 @@ pub(crate) struct SqlRig {
 }
 
 /// A transaction that has changed rows. Other connections wait for them.
-pub(crate) enum OpenTransaction {
-    Sqlite(SqliteConnection),
-    Mysql(MySqlConnection),
-    Postgres(PgConnection),
-}
+pub(crate) struct OpenTransaction(BoxFuture<'static, ()>);
 
 impl OpenTransaction {
     pub(crate) async fn commit(self) {
-        let commit = "COMMIT";
-        match self {
-            Self::Sqlite(mut connection) => connection.execute(commit).await.map(drop),
-            Self::Mysql(mut connection) => connection.execute(commit).await.map(drop),
-            Self::Postgres(mut connection) => connection.execute(commit).await.map(drop),
-        }
-        .unwrap();
-    }
-}
-
-impl From<SqliteConnection> for OpenTransaction {
-    fn from(connection: SqliteConnection) -> Self {
-        Self::Sqlite(connection)
-    }
-}
-
-impl From<MySqlConnection> for OpenTransaction {
-    fn from(connection: MySqlConnection) -> Self {
-        Self::Mysql(connection)
-    }
-}
-
-impl From<PgConnection> for OpenTransaction {
-    fn from(connection: PgConnection) -> Self {
-        Self::Postgres(connection)
+        self.0.await;
     }
 }
 
@@ -91,26 +64,6 @@ macro_rules! with_connection {
 }
 
 impl SqlRig {
-    pub(crate) async fn postgres() -> Self {
-        Self::start(Backend::Postgres).await
-    }
-
-    pub(crate) async fn mysql() -> Self {
-        Self::start(Backend::Mysql).await
-    }
-
-    pub(crate) async fn sqlite() -> Self {
-        Self::start(Backend::Sqlite).await
-    }
-
-    pub(crate) async fn private_postgres() -> Self {
-        Self::start_private(Backend::Postgres).await
-    }
-
-    pub(crate) async fn private_mysql() -> Self {
-        Self::start_private(Backend::Mysql).await
-    }
-
     pub(crate) async fn start(kind: Backend) -> Self {
         let database = fresh_database(kind).await;
         let direct = database.url.clone();
@@ -207,7 +160,9 @@ impl SqlRig {
         let statement = trusted(format!("{begin}; {statement}"));
         with_connection!(self, connection => {
             connection.execute(sqlx::raw_sql(statement)).await.unwrap();
-            OpenTransaction::from(connection)
+            OpenTransaction(Box::pin(async move {
+                connection.execute("COMMIT").await.unwrap();
+            }))
         })
     }
 
@@ -310,10 +265,6 @@ impl Rig for SqlRig {
 
     fn clock(&self) -> BootClock {
         BootClock
-    }
-
-    fn read_token(guard: &LockGuard) -> Option<Token> {
-        Some(guard.token())
     }
 
     async fn left(&self) -> usize {

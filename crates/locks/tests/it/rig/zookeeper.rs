@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::zookeeper::{ZooKeeperBackend, ZooKeeperBuilder};
-use stocklock_locks::{LockGuard, Token};
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, ask, fresh_zookeeper};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
@@ -131,10 +130,6 @@ impl Rig for ZooKeeperRig {
 
     fn clock(&self) -> BootClock {
         BootClock
-    }
-
-    fn read_token(guard: &LockGuard) -> Option<Token> {
-        Some(guard.token())
     }
 
     async fn left(&self) -> usize {

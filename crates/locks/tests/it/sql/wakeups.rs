@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::postgres::PgListener;
 use stocklock_locks::LockManager;
 use stocklock_testkit::proxy::Mode;
+use stocklock_testkit::servers::Backend::Postgres;
 
 use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, RigExt, eventually, use_lock};
@@ -27,7 +28,7 @@ async fn wait_until_awaited(rig: &SqlRig, within: Duration) {
 
 #[tokio::test]
 async fn release_wakes_the_waiter_at_once() {
-    let rig = SqlRig::postgres().await;
+    let rig = SqlRig::start(Postgres).await;
     let [one, other] = [(); 2].map(|()| no_fallback(&rig));
     for _ in 0..3 {
         let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
@@ -43,7 +44,7 @@ async fn release_wakes_the_waiter_at_once() {
 /// Notifications serialise the commits of a database, so there is none without a waiter.
 #[tokio::test]
 async fn release_without_waiter_sends_no_notification() {
-    let rig = SqlRig::postgres().await;
+    let rig = SqlRig::start(Postgres).await;
     let mut listener = PgListener::connect(rig.url()).await.unwrap();
     listener.listen("distributed_lock").await.unwrap();
     let [one, other] = [(); 2].map(|()| no_fallback(&rig));
@@ -65,7 +66,7 @@ async fn release_without_waiter_sends_no_notification() {
 /// A lost message delays a waiter by the fallback of one second, not by the lease.
 #[tokio::test]
 async fn lost_notification_costs_at_most_the_fallback() {
-    let rig = SqlRig::postgres().await;
+    let rig = SqlRig::start(Postgres).await;
     let (one, other) = (rig.manager(), rig.manager());
     let lock = one.lock("quiet").lease(LONG);
     let guard = lock.acquire().await.unwrap();
@@ -83,7 +84,7 @@ async fn lost_notification_costs_at_most_the_fallback() {
 /// A connection that died silently is detected, and the waiter is woken over the next one.
 #[tokio::test]
 async fn dead_connection_for_wake_ups_is_replaced() {
-    let rig = SqlRig::postgres().await;
+    let rig = SqlRig::start(Postgres).await;
     let waits = no_fallback(&rig);
     let held = rig.past_the_proxy();
     let guard = held.lock("loud").lease(LONG).acquire().await.unwrap();
