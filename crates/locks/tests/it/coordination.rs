@@ -15,19 +15,13 @@ use crate::rig::memory::MemoryRig;
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, NumberFaults as _, Rig as _, RigExt as _, TokenRig, eventually};
+use crate::rig::{
+    Faults as _, NumberFaults as _, Rig as _, RigExt as _, TokenRig, eventually, meet,
+};
 use crate::support::holder::Holder;
 
 /// Long enough for a busy machine.
 const LONG: Duration = Duration::from_mins(1);
-
-/// Two processes use a barrier once.
-async fn meet(one: &LockManager, other: &LockManager, name: &str) {
-    let (first, second) = (one.barrier(name, 2), other.barrier(name, 2));
-    let (first, second) = tokio::join!(first.enter(LONG), second.enter(LONG));
-    let (first, second) = tokio::join!(first.unwrap().leave(LONG), second.unwrap().leave(LONG));
-    first.and(second).unwrap();
-}
 
 #[tokio::test(start_paused = true)]
 async fn latches_expire_and_barriers_leave_nothing_on_model() {

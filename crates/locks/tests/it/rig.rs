@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
-use stocklock_locks::backend::{Claim, Fencing, ReleaseRequest};
+use stocklock_locks::backend::{Claim, Fencing, ReleaseRequest, Renewal, Request};
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::metrics::{AttemptOutcome, LockHooks};
 use stocklock_locks::{
-    LockBuilder, LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce, Token,
+    Claimant, LockBuilder, LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce,
+    Token,
 };
 pub(crate) use stocklock_testkit::eventually;
 use stocklock_testkit::proxy::{Mode, Proxy};
 use stocklock_testkit::run::variable;
 use stocklock_testkit::servers::PrivateServer;
+use tokio::task::JoinHandle;
 
 pub(crate) mod claiming;
 pub(crate) mod cluster;
@@ -144,6 +146,12 @@ pub(crate) trait RigExt: Rig + Sized {
     /// Creates a manager with the clock and lease of the rig.
     fn manager(&self) -> LockManager<TokenOf<Self>> {
         self.builder().build()
+    }
+
+    /// Creates a manager whose reports are counted.
+    fn counted(&self) -> (LockManager<TokenOf<Self>>, Counts) {
+        let counts = Counts::default();
+        (self.builder().hooks(counts.clone()).build(), counts)
     }
 
     fn builder(&self) -> ManagerBuilder<TokenOf<Self>> {
@@ -278,8 +286,13 @@ impl LockHooks for Counts {
 
 /// Waits until the server knows no lock and no queue place.
 pub(crate) async fn wait_until_nothing_is_left(rig: &impl Rig, within: Duration) {
-    let nothing = async || rig.left().await == 0;
-    eventually("nothing is left on the server", within, nothing).await;
+    wait_until_left(rig, 0, within).await;
+}
+
+/// Waits until the server knows this many locks and queue places.
+pub(crate) async fn wait_until_left(rig: &impl Rig, expected: usize, within: Duration) {
+    let what = format!("the server knows {expected} locks and places");
+    eventually(&what, within, async || rig.left().await == expected).await;
 }
 
 /// Acquires and releases a lock.
@@ -290,6 +303,59 @@ pub(crate) async fn use_lock<T>(manager: &LockManager<T>, name: &str) {
 /// Acquires a lock if it is free.
 pub(crate) async fn try_lock<T>(manager: &LockManager<T>, name: &str) -> Option<LockGuard<T>> {
     manager.lock(name).try_acquire().await.unwrap()
+}
+
+/// Releases a lock, and lets the task that waits for it acquire and release it.
+pub(crate) async fn hand_over<T>(
+    guard: LockGuard<T>,
+    waiter: JoinHandle<Result<LockGuard<T>, LockError>>,
+) {
+    guard.release().await;
+    waiter.await.unwrap().unwrap().release().await;
+}
+
+/// Acquires and releases a lock. Returns the source of its token.
+pub(crate) async fn source_of(manager: &LockManager, name: &str) -> String {
+    let guard = manager.lock(name).acquire().await.unwrap();
+    let source = guard.source().to_owned();
+    guard.release().await;
+    source
+}
+
+/// The only holder of a lock, as the server shows it.
+pub(crate) async fn holder<T>(lock: LockBuilder<T>) -> Claimant {
+    let mut view = lock.inspect().await.unwrap();
+    assert_eq!(view.holders.len(), 1, "{view:?}");
+    view.holders.remove(0)
+}
+
+/// Two processes use a barrier once.
+pub(crate) async fn meet(one: &LockManager, other: &LockManager, name: &str) {
+    const LONG: Duration = Duration::from_mins(1);
+    let (first, second) = (one.barrier(name, 2), other.barrier(name, 2));
+    let (first, second) = tokio::join!(first.enter(LONG), second.enter(LONG));
+    let (first, second) = tokio::join!(first.unwrap().leave(LONG), second.unwrap().leave(LONG));
+    first.and(second).unwrap();
+}
+
+/// A request for a lock.
+pub(crate) fn request(name: &str, lease: Duration) -> Request {
+    Request {
+        name: name.into(),
+        nonce: Nonce::random(),
+        lease,
+        claim: Claim::Exclusive,
+    }
+}
+
+/// The renewal of what was requested, for the same lease.
+pub(crate) fn renewal(request: &Request) -> Renewal {
+    Renewal {
+        name: request.name.clone(),
+        nonce: request.nonce,
+        lease: request.lease,
+        claim: request.claim,
+    }
 }
 
 /// The release of an acquisition whose attempts were all answered.

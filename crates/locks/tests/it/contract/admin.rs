@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use stocklock_locks::backend::{Backend as _, Claim};
 use stocklock_locks::clock::Clock as _;
-use stocklock_locks::{
-    Claimant, LockBuilder, LockError, LockView, LostReason, Nonce, ReleaseOutcome,
-};
+use stocklock_locks::{LockBuilder, LockError, LockView, LostReason, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    Rig, RigExt, TokenRig, eventually, lost_reason, use_lock, wait_until_nothing_is_left,
+    Rig, RigExt, TokenRig, eventually, hand_over, holder, lost_reason, use_lock,
+    wait_until_nothing_is_left,
 };
 
 /// A busy machine renews it in time. Some servers grant a shorter one.
@@ -24,13 +23,6 @@ const ROUNDING: Duration = Duration::from_millis(2);
 
 async fn inspect<T>(lock: LockBuilder<T>) -> LockView {
     lock.inspect().await.unwrap()
-}
-
-/// The only holder of a lock.
-async fn holder<T>(lock: LockBuilder<T>) -> Claimant {
-    let mut view = inspect(lock).await;
-    assert_eq!(view.holders.len(), 1, "{view:?}");
-    view.holders.remove(0)
 }
 
 pub(super) async fn holder_is_shown_with_token_age_and_lease(rig: &impl Rig) {
@@ -112,10 +104,7 @@ pub(super) async fn verify_and_release_report_revocation(rig: &impl Rig) {
     assert!(operator.lock("asked").revoke(nonce).await.unwrap());
     let outcome = guard.release().await;
     let reason = LostReason::Revoked;
-    assert!(
-        matches!(outcome, ReleaseOutcome::AlreadyLost { reason: r, .. } if r == reason),
-        "{outcome:?}"
-    );
+    assert_matches!(outcome, ReleaseOutcome::AlreadyLost { reason: r, .. } if *r == reason);
     // An operator that repeats its request still learns that the first one succeeded.
     assert!(operator.lock("asked").revoke(nonce).await.unwrap());
     wait_until_nothing_is_left(rig, SOON).await;
@@ -138,7 +127,7 @@ pub(super) async fn revocation_affects_only_its_holder(rig: &impl Rig) {
     third.verify().await.unwrap();
     rig.assert_grows(rig.token(&second), &third);
     third.release().await;
-    assert!(matches!(second.lost().await, LostReason::Revoked));
+    assert_eq!(second.lost().await, LostReason::Revoked);
     operator.shutdown().await;
     let closed = operator.lock("exact").revoke(nonce).await;
     assert_matches!(closed, Err(LockError::Shutdown));
@@ -165,8 +154,7 @@ pub(super) async fn readers_and_waiting_writer_are_shown(rig: &impl TokenRig) {
     assert!(holder.age >= waiter.age, "{view:?}");
     // The exclusive lock of this name is another one.
     assert_eq!(inspect(one.lock("queue")).await, LockView::default());
-    reader.release().await;
-    writer.await.unwrap().unwrap().release().await;
+    hand_over(reader, writer).await;
 }
 
 fn take(claim: Claim) -> u32 {

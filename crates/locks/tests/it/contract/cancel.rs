@@ -4,16 +4,16 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use stocklock_locks::Nonce;
-use stocklock_locks::backend::{Backend as _, Claim, Request};
+use stocklock_locks::backend::Backend as _;
 use stocklock_locks::clock::Clock as _;
 
-use crate::rig::{Counts, Rig, RigExt, eventually, released, use_lock, wait_until_nothing_is_left};
+use crate::rig::{
+    Rig, RigExt, eventually, released, request, use_lock, wait_until_nothing_is_left,
+};
 
 /// Drops acquisitions after increasing times, until they complete before the drop.
 pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
-    let counts = Counts::default();
-    let manager = rig.builder().hooks(counts.clone()).build();
+    let (manager, counts) = rig.counted();
     let (mut acquired, mut round) = (0, 0);
     // On a busy machine, an acquisition may take longer than a hundred steps.
     while round < 100 || acquired == 0 {
@@ -86,13 +86,9 @@ pub(super) async fn wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
 pub(super) async fn release_undoes_attempt_dropped_at_any_await_point(rig: &impl Rig) {
     let backend = rig.backend();
     for polls in 0.. {
-        let nonce = Nonce::random();
-        let mut contender = backend.contender(Request {
-            name: "polled".into(),
-            nonce,
-            lease: rig.lease(),
-            claim: Claim::Exclusive,
-        });
+        let request = request("polled", rig.lease());
+        let nonce = request.nonce;
+        let mut contender = backend.contender(request);
         let ended = poll_times(polls, contender.attempt()).await;
         if contender.may_have_left_something() {
             let mut request = released("polled", nonce);

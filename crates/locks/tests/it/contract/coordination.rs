@@ -9,7 +9,9 @@ use stocklock_locks::{LockError, LostReason};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 
-use crate::rig::{Faults, NumberFaults, RigExt, TokenRig, eventually, wait_until_nothing_is_left};
+use crate::rig::{
+    Faults, NumberFaults, RigExt, TokenRig, eventually, meet, wait_until_nothing_is_left,
+};
 
 /// Long enough for a busy machine.
 const LONG: Duration = Duration::from_mins(1);
@@ -188,11 +190,7 @@ pub(super) async fn party_that_died_before_does_not_open_barrier(rig: &impl Toke
     let barrier = other.barrier("round", 2);
     let error = barrier.enter(rig.moment()).await.unwrap_err();
     assert_matches!(error, LockError::Incomplete { .. });
-    let others = one.barrier("round", 2);
-    let (first, second) = tokio::join!(barrier.enter(LONG), others.enter(LONG));
-    let (first, second) = (first.unwrap(), second.unwrap());
-    let (first, second) = tokio::join!(first.leave(LONG), second.leave(LONG));
-    first.and(second).unwrap();
+    meet(&one, &other, "round").await;
     wait_until_nothing_is_left(rig, LONG).await;
 }
 
@@ -210,15 +208,13 @@ pub(super) async fn party_that_died_inside_holds_up_none(rig: &impl TokenRig) {
 /// Both parties go without leaving together, so the gate stays open. The next party waits for another.
 pub(super) async fn gate_of_abandoned_round_lets_no_party_in(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
-    let (one, other) = (one.barrier("round", 2), other.barrier("round", 2));
-    let (first, second) = tokio::join!(one.enter(LONG), other.enter(LONG));
+    let (here, there) = (one.barrier("round", 2), other.barrier("round", 2));
+    let (first, second) = tokio::join!(here.enter(LONG), there.enter(LONG));
     drop((first.unwrap(), second.unwrap()));
     wait_until_nothing_is_left(rig, LONG).await;
-    let error = one.enter(rig.moment()).await.unwrap_err();
+    let error = here.enter(rig.moment()).await.unwrap_err();
     assert_matches!(error, LockError::Incomplete { .. });
-    let (first, second) = tokio::join!(one.enter(LONG), other.enter(LONG));
-    let (first, second) = tokio::join!(first.unwrap().leave(LONG), second.unwrap().leave(LONG));
-    first.and(second).unwrap();
+    meet(&one, &other, "round").await;
 }
 
 /// One of two leaves early. Neither it nor a third process is let in with the slow one, which is inside.
@@ -253,10 +249,7 @@ pub(super) async fn enter_dropped_at_any_time_leaves_nothing(rig: &impl TokenRig
         drop(tokio::time::timeout(time, barrier.enter(LONG)).await);
         wait_until_nothing_is_left(rig, LONG).await;
     }
-    let (one, other) = (one.barrier("round", 2), other.barrier("round", 2));
-    let (first, second) = tokio::join!(one.enter(LONG), other.enter(LONG));
-    let (first, second) = tokio::join!(first.unwrap().leave(LONG), second.unwrap().leave(LONG));
-    first.and(second).unwrap();
+    meet(&one, &other, "round").await;
 }
 
 pub(super) async fn shutdown_ends_waits_for_participants(rig: &impl TokenRig) {

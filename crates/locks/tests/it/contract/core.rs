@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use stocklock_locks::backend::{Attempt, Backend as _, Claim, Release, Request};
+use stocklock_locks::backend::{Attempt, Backend as _, Release, Request};
 use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    Counts, ReadToken, Rig, RigExt, TokenRig, eventually, released, try_lock, use_lock,
-    wait_until_nothing_is_left,
+    ReadToken, Rig, RigExt, TokenRig, eventually, released, request, try_lock, use_lock,
+    wait_until_left, wait_until_nothing_is_left,
 };
 
 /// Four processes with three tasks each increment a number that only the lock protects.
@@ -64,8 +64,7 @@ pub(super) async fn acquire_of_held_lock_fails_at_wait_limit(rig: &impl Rig) {
         assert_matches!(error, LockError::WaitLimit { waited } if *waited >= limit);
         assert!(took >= limit && took < limit + rig.soon(), "{took:?}");
     }
-    let only_holder = async || rig.left().await == 1;
-    eventually("the waiters left the queue", rig.soon(), only_holder).await;
+    wait_until_left(rig, 1, rig.soon()).await;
 }
 
 pub(super) async fn try_acquire_of_held_lock_returns_none(rig: &impl Rig) {
@@ -96,13 +95,8 @@ pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
     let backend = rig.backend();
     let [first, second] = [Nonce::random(), Nonce::random()];
     let attempt = async |nonce| {
-        let request = Request {
-            name: "twice".into(),
-            nonce,
-            lease: rig.lease(),
-            claim: Claim::Exclusive,
-        };
-        let mut contender = backend.contender(request);
+        let request = request("twice", rig.lease());
+        let mut contender = backend.contender(Request { nonce, ..request });
         let attempt = contender.attempt().await.unwrap();
         assert_matches!(attempt, Attempt::Held(_));
     };
@@ -120,15 +114,13 @@ pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
 }
 
 pub(super) async fn dropped_guard_is_released_in_background(rig: &impl Rig) {
-    let counts = Counts::default();
-    let manager = rig.builder().hooks(counts.clone()).build();
+    let (manager, counts) = rig.counted();
     let guard = manager.lock("dropped").acquire().await.unwrap();
     let lost = guard.lost();
     // The drop works on a thread without a runtime.
     std::thread::spawn(move || drop(guard)).join().unwrap();
     assert_eq!(lost.await, LostReason::Released);
-    let next = rig.manager().lock("dropped").acquire().await.unwrap();
-    next.release().await;
+    use_lock(&rig.manager(), "dropped").await;
     assert_eq!((counts.dropped(), counts.lost()), (1, 0));
     assert_eq!((manager.held(), manager.names()), (0, 0));
 }
@@ -230,8 +222,7 @@ pub(super) async fn unusual_names_work_and_invalid_lengths_fail(rig: &impl Rig) 
 /// Fifty waiting tasks cause fifty attempts on the server, and acquire in order of arrival. A task that
 /// asked while the lock was held asks a second time. An attempt that fails does not count: it is repeated.
 pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &impl Rig) {
-    let counts = Counts::default();
-    let manager = rig.builder().hooks(counts.clone()).build();
+    let (manager, counts) = rig.counted();
     let first = manager.lock("hot").acquire().await.unwrap();
     let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
     let mut tasks = tokio::task::JoinSet::new();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
+use stocklock_locks::backend::{Attempt, Backend as _};
 use stocklock_locks::clock::Clock as _;
-use stocklock_locks::{LockError, LockManager, LockState, LostReason, Nonce, ReleaseOutcome};
+use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    Counts, Faults, RigExt, eventually, try_lock, use_lock, wait_until_nothing_is_left,
+    Faults, RigExt, eventually, holder, request, try_lock, use_lock, wait_until_nothing_is_left,
 };
 
 pub(super) async fn lock_deleted_on_server_is_lost_before_deadline(rig: &impl Faults) {
@@ -18,10 +18,7 @@ pub(super) async fn lock_deleted_on_server_is_lost_before_deadline(rig: &impl Fa
     rig.take_away("stolen").await;
     assert_eq!(guard.lost().await, LostReason::Stolen);
     assert!(rig.now().since(begin) < rig.lease() / 2 + rig.soon());
-    assert!(matches!(
-        guard.release().await,
-        ReleaseOutcome::AlreadyLost { .. }
-    ));
+    assert_matches!(guard.release().await, ReleaseOutcome::AlreadyLost { .. });
     // The local queue is free again.
     use_lock(&manager, "stolen").await;
 }
@@ -32,7 +29,7 @@ pub(super) async fn verify_detects_lock_deleted_on_server(rig: &impl Faults) {
     rig.take_away("asked").await;
     let error = guard.verify().await.unwrap_err();
     assert_matches!(error, LockError::Lost { .. });
-    assert!(matches!(guard.state(), LockState::Lost(_)));
+    assert_matches!(guard.state(), LockState::Lost(_));
 }
 
 /// Blocks the renewals of fifty holders, each at another point of its renewal cycle. Each holder
@@ -74,9 +71,7 @@ pub(super) async fn loss_is_reported_before_next_grant(rig: &impl Faults) {
 }
 
 pub(super) async fn acquire_with_lost_answer_has_one_holder(rig: &impl Faults) {
-    let counts = Counts::default();
-    let one = rig.builder().hooks(counts.clone()).build();
-    let other = rig.manager();
+    let ((one, counts), other) = (rig.counted(), rig.manager());
     use_lock(&one, "warm").await;
     assert_eq!(counts.attempts(), 1);
     rig.lose_acquire_answer("cut").await;
@@ -87,10 +82,7 @@ pub(super) async fn acquire_with_lost_answer_has_one_holder(rig: &impl Faults) {
     assert!(counts.attempts() >= 3, "no answer was lost");
     assert_eq!(rig.left().await, 1);
     assert!(try_lock(&other, "cut").await.is_none());
-    let view = other.lock("cut").inspect().await.unwrap();
-    let [holder] = &view.holders[..] else {
-        panic!("{view:?}");
-    };
+    let holder = holder(other.lock("cut")).await;
     assert_eq!(holder.token, rig.token(&guard));
     guard.verify().await.unwrap();
     guard.release().await;
@@ -101,12 +93,7 @@ pub(super) async fn acquire_with_lost_answer_has_one_holder(rig: &impl Faults) {
 /// taken away.
 pub(super) async fn late_request_of_revoked_lock_takes_nothing(rig: &impl Faults) {
     let (backend, operator) = (rig.backend(), rig.manager());
-    let request = Request {
-        name: "late".into(),
-        nonce: Nonce::random(),
-        lease: rig.lease(),
-        claim: Claim::Exclusive,
-    };
+    let request = request("late", rig.lease());
     let attempt = backend.contender(request.clone()).attempt().await;
     assert_matches!(attempt.unwrap(), Attempt::Held(_));
     assert!(operator.lock("late").revoke(request.nonce).await.unwrap());
@@ -152,12 +139,8 @@ pub(super) async fn silent_server_is_reported_as_unavailable(rig: &impl Faults) 
 
 pub(super) async fn blocked_release_is_repeated(rig: &impl Faults) {
     let (one, other) = (rig.manager(), rig.manager());
-    let guard = rig
-        .lock(&one, "kept")
-        .lease(rig.lease())
-        .acquire()
-        .await
-        .unwrap();
+    let lock = rig.lock(&one, "kept").lease(rig.lease());
+    let guard = lock.acquire().await.unwrap();
     rig.block().await;
     let release = tokio::spawn(guard.release());
     tokio::time::sleep(rig.lease() / 5).await;
@@ -205,8 +188,7 @@ pub(super) async fn restarted_server_is_used_again(rig: &impl Faults) {
     rig.crash().await;
     rig.bring_up().await;
     let lock = manager.lock("other").wait(Duration::from_secs(20));
-    let other = lock.acquire().await.unwrap();
-    other.release().await;
+    lock.acquire().await.unwrap().release().await;
     // The first lock is lost, or the server still has it. Then no other client can acquire it.
     if guard.verify().await.is_ok() {
         assert!(try_lock(&rig.manager(), "again").await.is_none());

@@ -7,7 +7,9 @@ use std::time::Duration;
 use stocklock_locks::{LockError, LockManager, LostReason, OncePer, Ran, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
-use crate::rig::{Rig, RigExt, TokenRig, eventually, try_lock, wait_until_nothing_is_left};
+use crate::rig::{
+    Rig, RigExt, TokenRig, eventually, try_lock, use_lock, wait_until_nothing_is_left,
+};
 
 /// Longer than the requests of a test on a busy machine.
 fn long(rig: &impl Rig) -> Duration {
@@ -95,8 +97,7 @@ pub(super) async fn job_whose_runner_is_gone_waits_for_next_period(rig: &impl To
             reason: LostReason::MaxRenewals
         }
     );
-    let guard = other.lock("job").acquire().await.unwrap();
-    guard.release().await;
+    use_lock(&other, "job").await;
     assert!(!runs(&other, "job", period).await);
     let again = async || runs(&other, "job", period).await;
     eventually("the next period begins", period * 3, again).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stocklock_locks::{LockBuilder, LockError, LockState, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
-use crate::rig::{Ahead, Counts, Rig, RigExt, eventually, lost_reason};
+use crate::rig::{Ahead, Rig, RigExt, eventually, lost_reason};
 
 async fn assert_hits_wait_limit<T: Debug>(lock: LockBuilder<T>) {
     let error = lock.acquire().await.unwrap_err();
@@ -15,12 +15,8 @@ async fn assert_hits_wait_limit<T: Debug>(lock: LockBuilder<T>) {
 
 pub(super) async fn lock_without_renewals_expires(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
-    let guard = rig
-        .lock(&one, "short")
-        .max_renewals(0)
-        .acquire()
-        .await
-        .unwrap();
+    let lock = rig.lock(&one, "short").max_renewals(0);
+    let guard = lock.acquire().await.unwrap();
     let begin = rig.now();
     assert!(guard.valid_until() < rig.now() + rig.lease());
     let next = rig.lock(&other, "short").wait(rig.leases(2));
@@ -34,8 +30,7 @@ pub(super) async fn lock_without_renewals_expires(rig: &impl Rig) {
 }
 
 pub(super) async fn renewals_keep_lock_for_many_leases(rig: &impl Rig) {
-    let counts = Counts::default();
-    let one = rig.builder().hooks(counts.clone()).build();
+    let (one, counts) = rig.counted();
     let guard = rig.lock(&one, "kept").acquire().await.unwrap();
     let token = rig.token(&guard);
     assert_hits_wait_limit(rig.lock(&rig.manager(), "kept").wait(rig.lease() * 4)).await;
@@ -44,16 +39,12 @@ pub(super) async fn renewals_keep_lock_for_many_leases(rig: &impl Rig) {
     guard.verify().await.unwrap();
     let renewals = counts.renewals();
     assert!((4..=20).contains(&renewals), "{renewals}");
-    assert!(matches!(
-        guard.release().await,
-        ReleaseOutcome::Released { .. }
-    ));
+    assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
     assert_eq!(one.held(), 0);
 }
 
 pub(super) async fn many_locks_are_renewed_in_few_requests(rig: &impl Rig) {
-    let counts = Counts::default();
-    let manager = rig.builder().hooks(counts.clone()).build();
+    let (manager, counts) = rig.counted();
     let lock = |number| rig.lock(&manager, &format!("n{number}")).acquire();
     let guards = futures_util::future::join_all((0..200).map(lock)).await;
     tokio::time::sleep(rig.lease()).await;
@@ -88,13 +79,13 @@ pub(super) async fn max_hold_ends_hanging_holder(rig: &impl Rig) {
     assert!(lost >= limit && lost < limit + rig.soon(), "{lost:?}");
     let free = limit + margin;
     assert!(took >= free && took < free + rig.soon(), "{took:?}");
-    assert!(matches!(
+    assert_matches!(
         guard.release().await,
         ReleaseOutcome::AlreadyLost {
             reason: LostReason::MaxHold,
             ..
         }
-    ));
+    );
     next.verify().await.unwrap();
 }
 
@@ -116,12 +107,8 @@ pub(super) async fn lock_lost_at_shutdown_stays_held_for_its_margin(rig: &impl R
 pub(super) async fn max_renewals_ends_hanging_holder(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
     let begin = rig.now();
-    let guard = rig
-        .lock(&one, "renewed")
-        .max_renewals(3)
-        .acquire()
-        .await
-        .unwrap();
+    let lock = rig.lock(&one, "renewed").max_renewals(3);
+    let guard = lock.acquire().await.unwrap();
     let next = rig.lock(&other, "renewed").wait(rig.leases(4));
     let next = next.acquire().await.unwrap();
     let took = rig.now().since(begin);
@@ -136,12 +123,8 @@ pub(super) async fn max_renewals_ends_hanging_holder(rig: &impl Rig) {
 
 pub(super) async fn release_after_loss_reports_it_and_keeps_next_holder(rig: &impl Rig) {
     let (one, other) = (rig.manager(), rig.manager());
-    let guard = rig
-        .lock(&one, "late")
-        .max_renewals(0)
-        .acquire()
-        .await
-        .unwrap();
+    let lock = rig.lock(&one, "late").max_renewals(0);
+    let guard = lock.acquire().await.unwrap();
     let next = rig.lock(&other, "late").wait(rig.leases(2));
     let next = next.acquire().await.unwrap();
     let outcome = guard.release().await;

@@ -6,7 +6,7 @@ use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, MultiLock, 
 use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
-use crate::rig::{Counts, Rig, RigExt, eventually, try_lock, wait_until_nothing_is_left};
+use crate::rig::{Rig, RigExt, eventually, try_lock, wait_until_nothing_is_left};
 
 fn all<T>(manager: &LockManager<T>, names: &[&str]) -> MultiLock<T> {
     MultiLock::of(names.iter().map(|name| manager.lock(name)))
@@ -103,8 +103,7 @@ pub(super) async fn loss_of_one_lock_is_loss_of_all(rig: &impl Rig) {
 
 /// Drops acquisitions of three locks after increasing times, until they complete before the drop.
 pub(super) async fn multi_lock_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
-    let counts = Counts::default();
-    let manager = rig.builder().hooks(counts.clone()).build();
+    let (manager, counts) = rig.counted();
     for round in 0.. {
         let locks = all(&manager, &["x", "y", "z"]);
         let cut = cut_after(rig, rig.step() * round * 4, locks.acquire()).await;

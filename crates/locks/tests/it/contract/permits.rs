@@ -11,7 +11,8 @@ use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
 use crate::rig::{
-    Counts, Faults, RigExt, TokenRig, eventually, released, wait_until_nothing_is_left,
+    Counts, Faults, RigExt, TokenRig, eventually, released, request, wait_until_left,
+    wait_until_nothing_is_left,
 };
 
 /// How long a waiter that died stays in the queue: three times the fallback.
@@ -61,8 +62,7 @@ pub(super) async fn waiting_writer_stops_new_readers(rig: &impl TokenRig) {
     let stops = async || !can_read(&one, "storm").await;
     eventually("the writer waits", rig.soon(), stops).await;
     let next = tokio::spawn(one.read("storm").acquire());
-    let waits = async || rig.left().await == 3;
-    eventually("a reader waits behind it", rig.soon(), waits).await;
+    wait_until_left(rig, 3, rig.soon()).await;
     let begin = rig.now();
     reader.release().await;
     let writer = writer.await.unwrap().unwrap();
@@ -79,8 +79,7 @@ pub(super) async fn waiting_readers_acquire_together(rig: &impl TokenRig) {
     let readers = managers
         .each_ref()
         .map(|manager| tokio::spawn(manager.read("many").acquire()));
-    let wait = async || rig.left().await == 1 + readers.len();
-    eventually("the readers wait", rig.soon(), wait).await;
+    wait_until_left(rig, 1 + readers.len(), rig.soon()).await;
     let begin = rig.now();
     writer.release().await;
     let mut guards = Vec::new();
@@ -117,9 +116,7 @@ pub(super) async fn permits_never_exceed_their_limit(rig: &impl TokenRig) {
             });
         }
     }
-    while let Some(ended) = tasks.join_next().await {
-        ended.unwrap();
-    }
+    tasks.join_all().await;
     assert_eq!(most.load(Ordering::SeqCst), LIMIT);
     wait_until_nothing_is_left(rig, rig.soon()).await;
 }
@@ -136,8 +133,7 @@ pub(super) async fn claims_are_granted_in_order_of_arrival(rig: &impl TokenRig) 
             sender.send(number).unwrap();
             guard.release().await;
         });
-        let waits = async || rig.left().await == 2 + number;
-        eventually("it waits", rig.soon(), waits).await;
+        wait_until_left(rig, 2 + number, rig.soon()).await;
     }
     let begin = rig.now();
     holder.release().await;
@@ -154,10 +150,8 @@ pub(super) async fn dead_waiters_cost_their_patience_once(rig: &impl TokenRig) {
     let backend = rig.backend();
     for _ in 0..5 {
         let mut contender = backend.contender(Request {
-            name: "dead".into(),
-            nonce: Nonce::random(),
-            lease: rig.lease(),
             claim: Claim::WRITE,
+            ..request("dead", rig.lease())
         });
         let attempt = contender.attempt().await.unwrap();
         assert_matches!(attempt, Attempt::Busy { .. });
@@ -165,8 +159,7 @@ pub(super) async fn dead_waiters_cost_their_patience_once(rig: &impl TokenRig) {
     }
     let next = other.write("dead").wait(Duration::from_mins(1));
     let next = tokio::spawn(next.acquire());
-    let waits = async || rig.left().await == 7;
-    eventually("it waits behind them", rig.soon(), waits).await;
+    wait_until_left(rig, 7, rig.soon()).await;
     let begin = rig.now();
     holder.release().await;
     next.await.unwrap().unwrap().release().await;
@@ -209,8 +202,7 @@ pub(super) async fn raised_limit_admits_waiters(rig: &impl TokenRig) {
     let managers = [(); 3].map(|()| rig.manager());
     let first = managers[0].permits("slots", 1, 1).acquire().await.unwrap();
     let second = tokio::spawn(managers[1].permits("slots", 1, 1).acquire());
-    let waits = async || rig.left().await == 2;
-    eventually("the second one waits", rig.soon(), waits).await;
+    wait_until_left(rig, 2, rig.soon()).await;
     let begin = rig.now();
     let third = managers[2].permits("slots", 1, 3).acquire().await.unwrap();
     let second = second.await.unwrap().unwrap();
@@ -239,8 +231,7 @@ pub(super) async fn waiter_for_too_many_permits_is_refused(rig: &impl TokenRig) 
     let refused = large.await.unwrap().unwrap_err();
     assert_matches!(refused, LockError::InvalidPermits { take: 10, of: 5 });
     assert!(rig.now().since(begin) < PATIENCE + rig.soon());
-    let third_waits = async || rig.left().await == 3;
-    eventually("the third one waits", rig.soon(), third_waits).await;
+    wait_until_left(rig, 3, rig.soon()).await;
     let begin = rig.now();
     second.release().await;
     let third = third.await.unwrap().unwrap();
@@ -257,8 +248,7 @@ pub(super) async fn downgraded_writer_admits_readers(rig: &impl TokenRig) {
     let writer = one.write("down").acquire().await.unwrap();
     let token = writer.token();
     let reader = tokio::spawn(other.read("down").acquire());
-    let waits = async || rig.left().await == 2;
-    eventually("the reader waits", rig.soon(), waits).await;
+    wait_until_left(rig, 2, rig.soon()).await;
     let begin = rig.now();
     writer.downgrade().await.unwrap();
     writer.downgrade().await.unwrap();
@@ -279,11 +269,8 @@ pub(super) async fn downgraded_writer_admits_readers(rig: &impl TokenRig) {
 pub(super) async fn impossible_permits_are_refused(rig: &impl TokenRig) {
     let manager = rig.manager();
     for (take, of) in [(0, 1), (2, 1), (0, 0)] {
-        let error = manager
-            .permits("slots", take, of)
-            .acquire()
-            .await
-            .unwrap_err();
+        let permits = manager.permits("slots", take, of);
+        let error = permits.acquire().await.unwrap_err();
         assert_matches!(error, LockError::InvalidPermits { .. });
     }
     assert_eq!(rig.left().await, 0);
@@ -320,14 +307,13 @@ pub(super) async fn claim_dropped_at_any_time_leaves_nothing(rig: &impl TokenRig
 /// The request arrives after its release.
 pub(super) async fn late_claim_takes_nothing(rig: &(impl Faults + TokenRig)) {
     let (backend, nonce) = (rig.backend(), Nonce::random());
-    let mut request = released("late", nonce);
-    request.claim = Claim::READ;
-    backend.release(&request).await.unwrap();
+    let mut release = released("late", nonce);
+    release.claim = Claim::READ;
+    backend.release(&release).await.unwrap();
     let request = Request {
-        name: "late".into(),
         nonce,
-        lease: rig.lease(),
         claim: Claim::READ,
+        ..request("late", rig.lease())
     };
     backend.contender(request).attempt().await.unwrap_err();
     assert_eq!(rig.left().await, 0);
@@ -339,17 +325,16 @@ pub(super) async fn late_claim_keeps_expired_permits_free(rig: &(impl Faults + T
     let claim = Claim::Permits { take: 5, of: 10 };
     let contender = |nonce| {
         backend.contender(Request {
-            name: "slots".into(),
             nonce,
-            lease: rig.lease(),
             claim,
+            ..request("slots", rig.lease())
         })
     };
     let kept = rig.manager().permits("slots", 5, 10).acquire().await;
     let kept = kept.unwrap();
-    let mut request = released("slots", late);
-    request.claim = claim;
-    backend.release(&request).await.unwrap();
+    let mut release = released("slots", late);
+    release.claim = claim;
+    backend.release(&release).await.unwrap();
     contender(Nonce::random()).attempt().await.unwrap();
     // That holder has no manager, which would renew its lease.
     let expired = rig.now() + rig.lease() + rig.moment();
@@ -363,8 +348,7 @@ pub(super) async fn late_claim_keeps_expired_permits_free(rig: &(impl Faults + T
 }
 
 pub(super) async fn claim_with_lost_answer_has_one_holder(rig: &(impl Faults + TokenRig)) {
-    let counts = Counts::default();
-    let one = rig.builder().hooks(counts.clone()).build();
+    let (one, counts) = rig.counted();
     one.write("warm").acquire().await.unwrap().release().await;
     rig.lose_acquire_answer("cut").await;
     let guard = one.write("cut").acquire().await.unwrap();
