@@ -206,11 +206,11 @@ mod full {
     use stocklock_testkit::servers::Backend::{Mysql, Sqlite};
 
     use super::{MILLION, in_its_own_process, leave_nothing, leave_nothing_in_database};
-    use crate::rig::redis::RedisRig;
+    use crate::rig::redis::{RedisRig, run};
     use crate::rig::redlock::RedLockRig;
     use crate::rig::sql::SqlRig;
     use crate::rig::zookeeper::ZooKeeperRig;
-    use crate::rig::{Rig as _, eventually};
+    use crate::rig::{Rig as _, eventually, hand_over, wait_until_left};
 
     /// A reader waits for a writer, a writer for a reader, and a third client for permits.
     async fn contend_for_permits([one, other]: &[LockManager; 2]) {
@@ -226,8 +226,7 @@ mod full {
                 let waiter = tokio::spawn(second.acquire());
                 let waits = async || other.names() == 1;
                 eventually("`other` waits", Duration::from_secs(20), waits).await;
-                guard.release().await;
-                waiter.await.unwrap().unwrap().release().await;
+                hand_over(guard, waiter).await;
             }
         }
     }
@@ -255,8 +254,7 @@ mod full {
             // Only the last tokens are left, and tombstones of `contend`: if its short wait ends before
             // the server's answer, the request may still be on its way. All of them expire.
             for key in rig.keys("*").await {
-                let mut ttl = redis::cmd("PTTL");
-                let left: i64 = ttl.arg(&key).query_async(&mut direct).await.unwrap();
+                let left: i64 = run(&mut direct, &format!("PTTL {key}")).await;
                 let is_tombstone = key.contains("}:gone:") && !key.starts_with("lock{n");
                 let longest = if is_tombstone { tombstone } else { memory };
                 let longest = i64::try_from(longest.as_millis()).unwrap();
@@ -275,8 +273,7 @@ mod full {
         in_its_own_process("full::names_used_once_leave_nothing_on_redlock", async {
             let rig = RedLockRig::start_private().await;
             let managers = leave_nothing([rig.backend(), rig.backend()], 100_000).await;
-            let no_votes = async || rig.left().await == 0;
-            eventually("the votes are gone", Duration::from_secs(20), no_votes).await;
+            wait_until_left(&rig, 0, Duration::from_secs(20)).await;
             // Tombstones stay for a minute. A late vote or a short wait of `contend` leaves them.
             let empty = async || rig.keys().await == 0;
             eventually("the keys expired", Duration::from_secs(90), empty).await;

@@ -11,7 +11,7 @@ use stocklock_testkit::assert_matches;
 use stocklock_testkit::run::rng;
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{Counts, eventually};
+use crate::rig::{Counts, eventually, hand_over};
 
 mod admin;
 mod limits;
@@ -42,8 +42,7 @@ async fn lost_wake_up_costs_at_most_the_fallback() {
         sleep(Duration::from_millis(300)).await;
         server.lose_wake_ups(1);
         let begin = Instant::now();
-        guard.release().await;
-        waiter.await.unwrap().unwrap().release().await;
+        hand_over(guard, waiter).await;
         let took = begin.elapsed();
         let fallback = Duration::from_millis(500)..=Duration::from_secs(1);
         assert!(fallback.contains(&took), "{took:?}");

@@ -11,7 +11,7 @@ use crate::rig::redis::RedisRig;
 use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Rig, RigExt, TokenRig, eventually};
+use crate::rig::{Rig, RigExt, TokenRig, eventually, hand_over};
 use crate::support::holder::Holder;
 
 /// The lease and session timeout of the example `hold`.
@@ -77,8 +77,7 @@ async fn killed_waiter(rig: &impl Rig, url: &str, queued: impl AsyncFnMut() -> b
     .await;
     first.signal(Signal::KILL);
     let killed = rig.now();
-    guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
+    hand_over(guard, waiter).await;
     assert!(rig.now().since(killed) < LEASE + SLACK);
 }
 

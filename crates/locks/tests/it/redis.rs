@@ -1,17 +1,16 @@
 //! Faults and costs that only Redis has.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use stocklock_locks::backend::{Backend, Claim, Renewal, Renewed, Request};
+use stocklock_locks::LockManager;
+use stocklock_locks::backend::{Backend, Renewed};
 use stocklock_locks::redis::RedisBackend;
-use stocklock_locks::{LockManager, Nonce};
+use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
 
-use crate::rig::redis::RedisRig;
-use crate::rig::{Rig, RigExt, released};
+use crate::rig::redis::{RedisRig, run};
+use crate::rig::{Rig, RigExt, released, renewal, request, source_of};
 
 mod client;
 mod cluster;
@@ -20,18 +19,6 @@ mod refusals;
 mod revocations;
 mod sentinel;
 mod wakeups;
-
-pub(crate) async fn run<T: redis::FromRedisValue>(
-    to: &mut MultiplexedConnection,
-    command: &str,
-) -> T {
-    let mut words = command.split(' ');
-    let mut built = redis::cmd(words.next().unwrap());
-    words.for_each(|word| {
-        built.arg(word);
-    });
-    built.query_async(to).await.expect(command)
-}
 
 async fn token(manager: &LockManager, name: &str) -> i64 {
     let guard = manager.lock(name).acquire().await.unwrap();
@@ -72,12 +59,7 @@ async fn flushed_scripts_are_sent_again() {
 #[tokio::test]
 async fn attempt_without_connection_needs_no_release() {
     let backend = RedisBackend::new(&format!("redis://127.0.0.1:{}/", free_port())).unwrap();
-    let mut contender = backend.contender(Request {
-        name: "away".into(),
-        nonce: Nonce::random(),
-        lease: Duration::from_secs(1),
-        claim: Claim::Exclusive,
-    });
+    let mut contender = backend.contender(request("away", Duration::from_secs(1)));
     contender.attempt().await.unwrap_err();
     assert!(!contender.may_have_left_something());
 }
@@ -86,15 +68,9 @@ async fn attempt_without_connection_needs_no_release() {
 #[tokio::test]
 async fn acquire_that_arrives_after_its_release_takes_nothing() {
     let rig = RedisRig::start().await;
-    let backend = rig.backend();
-    let nonce = Nonce::random();
-    backend.release(&released("late", nonce)).await.unwrap();
-    let request = Request {
-        name: "late".into(),
-        nonce,
-        lease: rig.lease(),
-        claim: Claim::Exclusive,
-    };
+    let (backend, request) = (rig.backend(), request("late", rig.lease()));
+    let release = released("late", request.nonce);
+    backend.release(&release).await.unwrap();
     backend.contender(request).attempt().await.unwrap_err();
     assert_eq!(rig.left().await, 0);
 }
@@ -103,28 +79,14 @@ async fn acquire_that_arrives_after_its_release_takes_nothing() {
 #[tokio::test]
 async fn renewal_with_shorter_lease_keeps_the_longer_one() {
     let rig = RedisRig::start().await;
-    let (backend, nonce) = (rig.backend(), Nonce::random());
-    let (name, long) = (Arc::<str>::from("long"), Duration::from_mins(1));
-    let request = |lease| Request {
-        name: Arc::clone(&name),
-        nonce,
-        lease,
-        claim: Claim::Exclusive,
-    };
-    backend.contender(request(long)).attempt().await.unwrap();
-    let Request {
-        name, nonce, lease, ..
-    } = request(rig.lease());
-    let renewed = backend
-        .renew(&[Renewal {
-            name,
-            nonce,
-            lease,
-            claim: Claim::Exclusive,
-        }])
-        .await;
-    assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
-    let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;
+    let (backend, long) = (rig.backend(), Duration::from_mins(1));
+    let request = request("long", long);
+    let mut renewal = renewal(&request);
+    renewal.lease = rig.lease();
+    backend.contender(request).attempt().await.unwrap();
+    let renewed = backend.renew(&[renewal]).await.unwrap();
+    assert_matches!(renewed[..], [Renewed::Held(_)]);
+    let left: u64 = rig.run("PTTL lock{long}").await;
     assert!(Duration::from_millis(left) > long / 2, "{left} ms");
 }
 
@@ -132,28 +94,16 @@ async fn renewal_with_shorter_lease_keeps_the_longer_one() {
 #[tokio::test]
 async fn late_attempt_keeps_longer_lease() {
     let rig = RedisRig::start().await;
-    let (backend, nonce) = (rig.backend(), Nonce::random());
-    let (name, long) = (Arc::<str>::from("long"), Duration::from_mins(1));
-    let request = Request {
-        name: Arc::clone(&name),
-        nonce,
-        lease: rig.lease(),
-        claim: Claim::Exclusive,
-    };
+    let (backend, long) = (rig.backend(), Duration::from_mins(1));
+    let request = request("long", rig.lease());
+    let mut renewal = renewal(&request);
+    renewal.lease = long;
     let mut contender = backend.contender(request);
     contender.attempt().await.unwrap();
-    let lease = long;
-    let renewed = backend
-        .renew(&[Renewal {
-            name,
-            nonce,
-            lease,
-            claim: Claim::Exclusive,
-        }])
-        .await;
-    assert!(matches!(renewed.unwrap()[..], [Renewed::Held(_)]));
+    let renewed = backend.renew(&[renewal]).await.unwrap();
+    assert_matches!(renewed[..], [Renewed::Held(_)]);
     contender.attempt().await.unwrap();
-    let left: u64 = run(&mut rig.direct().await, "PTTL lock{long}").await;
+    let left: u64 = rig.run("PTTL lock{long}").await;
     assert!(Duration::from_millis(left) > long / 2, "{left} ms");
 }
 
@@ -162,17 +112,11 @@ async fn late_attempt_keeps_longer_lease() {
 async fn source_outlives_loss_of_data() {
     let rig = RedisRig::start().await;
     let manager = rig.manager();
-    let source = async || {
-        let guard = manager.lock("fenced").acquire().await.unwrap();
-        let source = guard.source().to_owned();
-        guard.release().await;
-        source
-    };
     // Another process gave the server its id.
     token(&rig.manager(), "other").await;
-    let before = source().await;
+    let before = source_of(&manager, "fenced").await;
     run::<String>(&mut rig.direct().await, "FLUSHALL").await;
-    assert_eq!(source().await, before);
+    assert_eq!(source_of(&manager, "fenced").await, before);
 }
 
 /// A client that has never seen the old id takes part.
@@ -183,12 +127,9 @@ async fn fixed_source_is_the_same_for_all_clients() {
     for _ in 0..2 {
         let builder = RedisBackend::builder(&rig.url()).source("shop");
         let manager = LockManager::new(builder.build().unwrap());
-        let guard = manager.lock("fenced").acquire().await.unwrap();
-        assert_eq!(guard.source(), "redis:shop");
-        guard.release().await;
-        let guard = rig.manager().lock("fenced").acquire().await.unwrap();
-        assert_eq!(guard.source(), "redis:shop");
-        guard.release().await;
+        for manager in [manager, rig.manager()] {
+            assert_eq!(source_of(&manager, "fenced").await, "redis:shop");
+        }
         run::<String>(&mut rig.direct().await, "FLUSHALL").await;
     }
 }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use rstest::rstest;
 use rustix::process::Signal;
-use stocklock_locks::backend::{Attempt, Backend as _, Claim, Renewal, Renewed, Request};
+use stocklock_locks::backend::{Attempt, Backend as _, Renewed};
 use stocklock_locks::redis::redlock::RedLockBackend;
-use stocklock_locks::{LockError, LockManager, LostReason, Nonce, ReleaseOutcome};
+use stocklock_locks::{LockError, LockManager, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::rig::redlock::RedLockRig;
 use crate::rig::{
-    Counts, Faults as _, Rig as _, RigExt as _, eventually, try_lock, use_lock,
+    Faults as _, Rig as _, RigExt as _, eventually, renewal, request, try_lock, use_lock,
     wait_until_nothing_is_left,
 };
 
@@ -25,20 +25,13 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// Writes a key on one master, as another client's request would.
 async fn set(rig: &RedLockRig, master: usize, name: &str, value: &str) {
-    let set = redis::cmd("SET")
-        .arg(format!("redlock{{{name}}}"))
-        .arg(value)
-        .exec_async(&mut rig.masters[master].direct().await)
-        .await;
-    set.unwrap();
+    let set = format!("SET redlock{{{name}}} {value}");
+    rig.masters[master].run::<String>(&set).await;
 }
 
 async fn get(rig: &RedLockRig, master: usize, name: &str) -> Option<String> {
-    let value = redis::cmd("GET")
-        .arg(format!("redlock{{{name}}}"))
-        .query_async(&mut rig.masters[master].direct().await)
-        .await;
-    value.unwrap()
+    let get = format!("GET redlock{{{name}}}");
+    rig.masters[master].run(&get).await
 }
 
 /// The vote of another client.
@@ -51,8 +44,7 @@ async fn lock_is_voted_for_and_released_on_all_masters() {
     let rig = RedLockRig::of(5).await;
     let manager = rig.manager();
     let guard = manager.lock("all").acquire().await.unwrap();
-    let voted = async || rig.votes("all").await == 5;
-    eventually("all masters have voted", SOON, voted).await;
+    rig.wait_for_votes("all").await;
     rig.prolong("all").await;
     let outcome = guard.release().await;
     assert_matches!(outcome, ReleaseOutcome::Released { .. });
@@ -193,11 +185,9 @@ async fn restarted_masters_vote_only_after_the_maximum_lease() {
 #[tokio::test]
 async fn lost_vote_is_never_added_again() {
     let rig = RedLockRig::start().await;
-    let renewals = Counts::default();
-    let manager = rig.builder().hooks(renewals.clone()).build();
+    let (manager, renewals) = rig.counted();
     let guard = manager.lock("votes").acquire().await.unwrap();
-    let voted = async || rig.votes("votes").await == 3;
-    eventually("all masters have voted", SOON, voted).await;
+    rig.wait_for_votes("votes").await;
     let vote = get(&rig, 0, "votes").await.unwrap();
     let renewed_twice = async || {
         let before = renewals.renewals();
@@ -225,14 +215,8 @@ async fn lost_vote_is_never_added_again() {
 #[tokio::test]
 async fn vote_of_an_earlier_attempt_does_not_count() {
     let rig = RedLockRig::start().await;
-    let backend = rig.backend();
-    let nonce = Nonce::random();
-    let mut contender = backend.contender(Request {
-        name: "late".into(),
-        nonce,
-        lease: rig.lease(),
-        claim: Claim::Exclusive,
-    });
+    let (backend, request) = (rig.backend(), request("late", rig.lease()));
+    let mut contender = backend.contender(request.clone());
     for master in 0..2 {
         set(&rig, master, "late", &foreign_vote()).await;
     }
@@ -241,28 +225,17 @@ async fn vote_of_an_earlier_attempt_does_not_count() {
         assert!(rig.forget(master, "late").await);
     }
     assert_matches!(contender.attempt().await.unwrap(), Attempt::Held(_));
-    let voted = async || rig.votes("late").await == 3;
-    eventually("all masters have voted", SOON, voted).await;
+    rig.wait_for_votes("late").await;
     for master in 0..2 {
-        set(&rig, master, "late", &format!("{nonce}1")).await;
+        set(&rig, master, "late", &format!("{}1", request.nonce)).await;
     }
-    let renewal = Renewal {
-        name: "late".into(),
-        nonce,
-        lease: rig.lease(),
-        claim: Claim::Exclusive,
-    };
-    let renewed = backend.renew(&[renewal]).await.unwrap();
+    let renewed = backend.renew(&[renewal(&request)]).await.unwrap();
     assert_eq!(renewed, [Renewed::Gone(LostReason::Stolen)]);
 }
 
 /// How many scripts a master has run by their hash.
 async fn scripts(rig: &RedLockRig, master: usize) -> u64 {
-    let info = redis::cmd("INFO")
-        .arg("commandstats")
-        .query_async::<String>(&mut rig.masters[master].direct().await)
-        .await;
-    let info = info.unwrap();
+    let info: String = rig.masters[master].run("INFO commandstats").await;
     let calls = info.split("cmdstat_evalsha:calls=").nth(1);
     let calls = calls.and_then(|rest| rest.split(',').next());
     calls.map_or(0, |calls| calls.parse().unwrap())
@@ -295,13 +268,10 @@ async fn lease_is_capped_and_shortened_by_the_drift() {
     let manager = rig.manager();
     let lock = manager.lock("long").lease(Duration::from_hours(1));
     let guard = lock.safety_margin(Duration::ZERO).acquire().await.unwrap();
-    let voted = async || rig.votes("long").await == 3;
-    eventually("all masters have voted", SOON, voted).await;
+    rig.wait_for_votes("long").await;
     let drift = rig.lease() / 100 + Duration::from_millis(2);
-    let mut direct = rig.masters[0].direct().await;
-    let mut ttl = redis::cmd("PTTL");
-    let milliseconds = ttl.arg("redlock{long}").query_async::<u64>(&mut direct);
-    let left = Duration::from_millis(milliseconds.await.unwrap());
+    let milliseconds = rig.masters[0].run("PTTL redlock{long}").await;
+    let left = Duration::from_millis(milliseconds);
     assert!(left <= rig.lease(), "{left:?}");
     let remaining = guard.remaining();
     assert!(remaining + drift <= rig.lease(), "{remaining:?}");
@@ -347,19 +317,10 @@ async fn master_that_may_lose_votes_is_warned_about() {
     let rig = RedLockRig::start_private().await;
     let backend = rig.outsider();
     assert_eq!(backend.warnings().await, Vec::<String>::new());
-    let evict = redis::cmd("CONFIG")
-        .arg("SET")
-        .arg("maxmemory-policy")
-        .arg("allkeys-lru")
-        .exec_async(&mut rig.masters[0].direct().await)
-        .await;
-    evict.unwrap();
-    let replicate = redis::cmd("REPLICAOF")
-        .arg("127.0.0.1")
-        .arg(rig.masters[0].server().port())
-        .exec_async(&mut rig.masters[1].direct().await)
-        .await;
-    replicate.unwrap();
+    let evict = "CONFIG SET maxmemory-policy allkeys-lru";
+    rig.masters[0].run::<String>(evict).await;
+    let replicate = format!("REPLICAOF 127.0.0.1 {}", rig.masters[0].server().port());
+    rig.masters[1].run::<String>(&replicate).await;
     rig.masters[2].server().kill9();
     let expected = ["may evict locks", "without replicas", "refused"];
     let warned = async || {

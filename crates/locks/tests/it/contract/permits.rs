@@ -11,7 +11,7 @@ use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
 use crate::rig::{
-    Counts, Faults, RigExt, TokenRig, eventually, released, request, wait_until_left,
+    Counts, Faults, RigExt, TokenRig, eventually, hand_over, released, request, wait_until_left,
     wait_until_nothing_is_left,
 };
 
@@ -67,8 +67,7 @@ pub(super) async fn waiting_writer_stops_new_readers(rig: &impl TokenRig) {
     reader.release().await;
     let writer = writer.await.unwrap().unwrap();
     assert!(!next.is_finished());
-    writer.release().await;
-    next.await.unwrap().unwrap().release().await;
+    hand_over(writer, next).await;
     assert!(rig.now().since(begin) < rig.soon());
 }
 
@@ -161,8 +160,7 @@ pub(super) async fn dead_waiters_cost_their_patience_once(rig: &impl TokenRig) {
     let next = tokio::spawn(next.acquire());
     wait_until_left(rig, 7, rig.soon()).await;
     let begin = rig.now();
-    holder.release().await;
-    next.await.unwrap().unwrap().release().await;
+    hand_over(holder, next).await;
     let took = rig.now().since(begin);
     assert!(took < PATIENCE + FALLBACK + rig.soon(), "{took:?}");
     wait_until_nothing_is_left(rig, rig.soon()).await;

@@ -6,7 +6,8 @@ use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
 
 use crate::rig::cluster::ClusterRig;
-use crate::rig::{RigExt, eventually};
+use crate::rig::redis::command;
+use crate::rig::{RigExt, eventually, hand_over, source_of, use_lock};
 
 mod failover;
 mod moves;
@@ -22,27 +23,22 @@ const LONG: Duration = Duration::from_mins(5);
 #[tokio::test]
 async fn source_is_one_for_all_nodes_and_survives_its_loss() {
     let rig = ClusterRig::start().await;
-    let source = async |manager: &LockManager, name: &str| {
-        let guard = manager.lock(name).acquire().await.unwrap();
-        let source = guard.source().to_owned();
-        guard.release().await;
-        source
-    };
     let old = rig.manager();
-    let first = source(&old, "0").await;
+    let first = source_of(&old, "0").await;
     for number in 1..10 {
-        assert_eq!(source(&rig.manager(), &number.to_string()).await, first);
+        let name = number.to_string();
+        assert_eq!(source_of(&rig.manager(), &name).await, first);
     }
     let [(master, key)] = &rig.keys(":source").await[..] else {
         panic!("there is one source");
     };
     assert_eq!(rig.send::<i64>(*master, &format!("DEL {key}")).await, 1);
     let stored = async || {
-        source(&old, "0").await;
+        use_lock(&old, "0").await;
         !rig.keys(":source").await.is_empty()
     };
     eventually("the id is stored again", SOON, stored).await;
-    assert_eq!(source(&rig.manager(), "0").await, first);
+    assert_eq!(source_of(&rig.manager(), "0").await, first);
 }
 
 /// The user may do what the documents say, and no more.
@@ -64,8 +60,7 @@ async fn user_of_cluster_needs_the_documented_rights() {
     let guard = one.lock("own").acquire().await.unwrap();
     let waiter = tokio::spawn(other.lock("own").wait(SOON).acquire());
     subscribed(&rig, "{own}").await;
-    guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
+    hand_over(guard, waiter).await;
     one.write("own").acquire().await.unwrap().release().await;
     one.number("own").add(1).await.unwrap();
 
@@ -100,13 +95,8 @@ async fn shutdown_closes_the_connections_to_all_nodes() {
     let guard = manager.lock("held").acquire().await.unwrap();
     let other = rig.manager();
     other.lock("held").try_acquire().await.unwrap();
-    drop(
-        other
-            .lock("held")
-            .wait(Duration::from_millis(100))
-            .acquire()
-            .await,
-    );
+    let lock = other.lock("held").wait(Duration::from_millis(100));
+    lock.acquire().await.unwrap_err();
     assert_ne!(clients().await, idle);
     guard.release().await;
     manager.shutdown().await;
@@ -144,12 +134,8 @@ async fn subscribed(rig: &ClusterRig, channel: &str) -> usize {
                 let mut connection = redis::Client::open(format!("redis://{address}")).ok()?;
                 let connection = &mut connection;
                 let mut connection = connection.get_multiplexed_async_connection().await.ok()?;
-                let mut words = channel.split(' ');
-                let mut command = redis::cmd(words.next()?);
-                words.for_each(|word| {
-                    command.arg(word);
-                });
-                let channels: Vec<String> = command.query_async(&mut connection).await.ok()?;
+                let answer = command(&channel).query_async(&mut connection).await;
+                let channels: Vec<String> = answer.ok()?;
                 (!channels.is_empty()).then_some(node)
             };
             if let Some(node) = asked.await {

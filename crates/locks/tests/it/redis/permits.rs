@@ -1,32 +1,23 @@
 //! Permits on a Redis that refuses some of their writes.
 
-use stocklock_locks::Nonce;
 use stocklock_locks::backend::{
-    Attempt, Backend, Claim, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Attempt, Backend, Claim, Release, ReleaseRequest, Renewal, Renewed,
 };
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::assert_matches;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Rig, RigExt};
+use crate::rig::{Rig, RigExt, renewal, request};
 
 /// Acquires a lock, and returns its renewal.
 async fn acquired(rig: &RedisRig, backend: &RedisBackend, claim: Claim) -> Renewal {
-    let request = Request {
-        name: "kept".into(),
-        nonce: Nonce::random(),
-        lease: rig.lease() * 60,
-        claim,
-    };
+    let mut request = request("kept", rig.lease() * 60);
+    request.claim = claim;
     let attempt = backend.contender(request.clone()).attempt().await.unwrap();
     assert_matches!(attempt, Attempt::Held(_));
-    Renewal {
-        name: request.name,
-        nonce: request.nonce,
-        lease: request.lease * 2,
-        claim,
-    }
+    request.lease *= 2;
+    renewal(&request)
 }
 
 #[tokio::test]

@@ -3,22 +3,17 @@
 
 use std::time::Duration;
 
-use stocklock_locks::{LockManager, LostReason, Nonce};
+use stocklock_locks::{LostReason, Nonce};
 
 use super::run;
-use crate::rig::RigExt;
 use crate::rig::redis::RedisRig;
+use crate::rig::{RigExt, holder};
 
 /// A busy machine renews it in time.
 const LEASE: Duration = Duration::from_secs(6);
 
 /// Long enough for a busy machine.
 const SOON: Duration = Duration::from_secs(20);
-
-async fn holder(operator: &LockManager) -> Nonce {
-    let view = operator.lock("sku:42").inspect().await.unwrap();
-    view.holders[0].nonce
-}
 
 #[tokio::test]
 async fn revocation_keeps_last_token_and_expires() {
@@ -30,7 +25,7 @@ async fn revocation_keeps_last_token_and_expires() {
     let ahead = guard.token().get() + 3_600_000_000;
     let set = format!("SET lock{{sku:42}}:token {ahead}");
     run::<String>(&mut direct, &set).await;
-    let nonce = holder(&operator).await;
+    let nonce = holder(operator.lock("sku:42")).await.nonce;
     assert!(operator.lock("sku:42").revoke(nonce).await.unwrap());
     let next = operator.lock("sku:42").acquire().await.unwrap();
     assert_eq!(next.token().get(), ahead + 1);
@@ -48,19 +43,14 @@ async fn revocation_without_answer_can_be_repeated() {
     let operator = rig.manager();
     let guard = one.lock("sku:42").lease(LEASE).acquire().await.unwrap();
     let next = tokio::spawn(other.lock("sku:42").wait(SOON).acquire());
-    let nonce = holder(&operator).await;
+    let lock = operator.lock("sku:42");
+    let nonce = holder(lock.clone()).await.nonce;
     // The server knows the script then.
-    assert!(
-        !operator
-            .lock("sku:42")
-            .revoke(Nonce::random())
-            .await
-            .unwrap()
-    );
+    assert!(!lock.revoke(Nonce::random()).await.unwrap());
     rig.proxy.cut_after(b"EVALSHA", 1);
-    operator.lock("sku:42").revoke(nonce).await.unwrap_err();
+    lock.revoke(nonce).await.unwrap_err();
     let next = next.await.unwrap().unwrap();
-    assert!(operator.lock("sku:42").revoke(nonce).await.unwrap());
+    assert!(lock.revoke(nonce).await.unwrap());
     next.verify().await.unwrap();
     assert_eq!(guard.lost().await, LostReason::Revoked);
     next.release().await;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::proxy::{Mode, Proxy};
-use stocklock_testkit::servers::{PrivateServer, RedisSentinels};
+use stocklock_testkit::servers::RedisSentinels;
 
-use crate::rig::eventually;
 use crate::rig::redis::RedisRig;
+use crate::rig::{eventually, hand_over};
 
 /// The first sentinel of the URL takes connections and never answers. The limits are shorter than the time
 /// after which the driver gives it up.
@@ -16,15 +16,10 @@ use crate::rig::redis::RedisRig;
 async fn silent_sentinel_delays_neither_locks_nor_wake_ups() {
     const LIMIT: Duration = Duration::from_millis(300);
     const LONG: Duration = Duration::from_mins(2);
-    let (master, replica) = (
-        PrivateServer::redis(&[]).await,
-        PrivateServer::redis(&[]).await,
-    );
-    let rig = RedisRig::before(master).await;
+    let (rig, replica) = (RedisRig::start().await, RedisRig::start().await);
     let port = rig.server.port();
     let command = format!("REPLICAOF 127.0.0.1 {port}");
-    let replica = RedisRig::before(replica).await;
-    super::run::<String>(&mut replica.direct().await, &command).await;
+    replica.run::<String>(&command).await;
     let sentinels = RedisSentinels::watching(port).await;
     let silent = Proxy::to(rig.server.address()).await;
     silent.set(Mode::Blackhole).await;
@@ -40,6 +35,5 @@ async fn silent_sentinel_delays_neither_locks_nor_wake_ups() {
     let waiter = tokio::spawn(other.lock("held").wait(LONG).acquire());
     let subscribed = async || rig.channels().await.iter().any(|name| name == "lock{held}");
     eventually("the waiter subscribes", LONG / 4, subscribed).await;
-    guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
+    hand_over(guard, waiter).await;
 }

@@ -9,7 +9,7 @@ use stocklock_testkit::proxy::Mode;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Faults, Rig as _, RigExt, eventually};
+use crate::rig::{Counts, Faults, Rig as _, RigExt, eventually, hand_over, wait_until_left};
 
 /// More than a busy machine needs.
 const LONG: Duration = Duration::from_mins(1);
@@ -55,8 +55,7 @@ async fn wake_up_arrives_at_once_and_unsubscribes() {
         let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
         wait_for_subscription(&rig, rig.soon()).await;
         let begin = rig.now();
-        guard.release().await;
-        waiter.await.unwrap().unwrap().release().await;
+        hand_over(guard, waiter).await;
         assert!(rig.now().since(begin) < rig.soon());
         // The subscription stays for a while.
         let unsubscribed = async || rig.channels().await.is_empty();
@@ -75,8 +74,7 @@ async fn wake_up_arrives_at_once_after_server_restart() {
         let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
         let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
         wait_for_subscription(&rig, rig.soon() * 4).await;
-        guard.release().await;
-        waiter.await.unwrap().unwrap().release().await;
+        hand_over(guard, waiter).await;
         assert!(rig.now().since(begin) < rig.soon() * 4);
         rig.crash().await;
         rig.bring_up().await;
@@ -110,8 +108,7 @@ async fn dead_pubsub_connection_is_replaced() {
         lock.acquire().await.unwrap_err();
     }
     let begin = rig.now();
-    guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
+    hand_over(guard, waiter).await;
     assert!(rig.now().since(begin) < rig.soon());
 }
 
@@ -120,8 +117,7 @@ async fn foreign_key_without_expiry_is_polled_with_fallback() {
     let rig = RedisRig::start().await;
     let mut direct = rig.direct().await;
     run::<String>(&mut direct, "SET lock{foreign} theirs").await;
-    let counts = Counts::default();
-    let manager = rig.builder().hooks(counts.clone()).build();
+    let (manager, counts) = rig.counted();
     let begin = rig.now();
     let waiter = tokio::spawn(manager.lock("foreign").wait(LONG).acquire());
     tokio::time::sleep(Duration::from_millis(600)).await;
@@ -170,22 +166,16 @@ async fn polling_waiters_subscribe_to_nothing() {
     let other = LockManager::builder(backend.unwrap());
     let (one, other) = (rig.manager(), other.hooks(counts.clone()).build());
     for lock in [LockManager::lock, LockManager::write] {
-        let guard = lock(&one, "polled").lease(Duration::from_mins(1));
-        let guard = guard.acquire().await.unwrap();
+        let guard = lock(&one, "polled").lease(LONG).acquire().await.unwrap();
         let before = counts.attempts();
-        let waiter = tokio::spawn(
-            lock(&other, "polled")
-                .wait(Duration::from_mins(1))
-                .acquire(),
-        );
+        let waiter = tokio::spawn(lock(&other, "polled").wait(LONG).acquire());
         let begin = rig.now();
         let asks_again = async || counts.attempts() >= before + 8;
         eventually("it asks again and again", rig.soon() * 4, asks_again).await;
         let intervals = rig.now().since(begin).as_millis() / INTERVAL.as_millis();
         assert!(intervals >= 4, "8 attempts in {intervals} intervals");
         assert!(rig.channels().await.is_empty());
-        guard.release().await;
-        waiter.await.unwrap().unwrap().release().await;
+        hand_over(guard, waiter).await;
     }
     // A latch is opened by a change of its number.
     let latch = other.latch("polled", 1);
@@ -220,8 +210,7 @@ async fn release_wakes_only_the_next_of_many_writers() {
     let mut waiters = Vec::new();
     for number in 1..=PROCESSES {
         waiters.push(tokio::spawn(lock(&process())));
-        let waits = async || rig.left().await == 1 + number as usize;
-        eventually("it waits", rig.soon(), waits).await;
+        wait_until_left(&rig, 1 + number as usize, rig.soon()).await;
     }
     let subscribed = async || rig.channels().await.len() == PROCESSES as usize;
     eventually("all subscribed", rig.soon(), subscribed).await;
@@ -272,8 +261,7 @@ async fn subscriptions_share_requests_and_stay_for_a_while() {
         let waiter = tokio::spawn(other.lock("n0").acquire());
         let waits = async || other.names() == 1;
         eventually("it waits", rig.soon(), waits).await;
-        guard.release().await;
-        waiter.await.unwrap().unwrap().release().await;
+        hand_over(guard, waiter).await;
     }
     let again = requests().await - before;
     assert!(again <= 1, "{again}");

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use stocklock_locks::LostReason;
-use stocklock_locks::backend::{Attempt, Backend as _, Claim, Release, Renewal, Renewed, Request};
+use stocklock_locks::backend::{Attempt, Backend as _, Release, Renewed, Request};
 use stocklock_locks::redis::redlock::RedLockBackend;
-use stocklock_locks::{LockManager, Nonce, ReleaseOutcome};
+use stocklock_locks::{LockManager, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
 use tokio::time::{Instant, sleep};
@@ -14,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::votes::set_foreign;
 use super::{SOON, foreign_vote, set};
 use crate::rig::redlock::RedLockRig;
-use crate::rig::{Counts, Rig as _, RigExt as _, eventually, lost_reason, released};
+use crate::rig::{Rig as _, RigExt as _, holder, lost_reason, released, renewal, request};
 
 /// A renewal waits for a quarter of it at most.
 const MAX_LEASE: Duration = Duration::from_secs(40);
@@ -26,31 +25,12 @@ async fn start(masters: usize) -> (RedLockRig, RedLockBackend) {
     (rig, backend)
 }
 
-fn request(name: &str) -> Request {
-    Request {
-        name: name.into(),
-        nonce: Nonce::random(),
-        lease: MAX_LEASE,
-        claim: Claim::Exclusive,
-    }
-}
-
-fn renewal(request: &Request) -> Renewal {
-    Renewal {
-        name: request.name.clone(),
-        nonce: request.nonce,
-        lease: request.lease,
-        claim: request.claim,
-    }
-}
-
 /// Acquires a lock with the votes of all masters.
 async fn held(rig: &RedLockRig, backend: &RedLockBackend, name: &str) -> Request {
-    let request = request(name);
+    let request = request(name, MAX_LEASE);
     let attempt = backend.contender(request.clone()).attempt().await;
     assert_matches!(attempt.unwrap(), Attempt::Held(_));
-    let voted = async || rig.votes(name).await == rig.masters.len();
-    eventually("all masters have voted", SOON, voted).await;
+    rig.wait_for_votes(name).await;
     request
 }
 
@@ -99,8 +79,7 @@ async fn renewal_answers_before_the_watchdog_gives_it_up() {
 #[tokio::test]
 async fn renewals_without_a_majority_count_as_failed() {
     let rig = RedLockRig::start().await;
-    let counts = Counts::default();
-    let manager = rig.builder().hooks(counts.clone()).build();
+    let (manager, counts) = rig.counted();
     let guard = manager.lock("kept").acquire().await.unwrap();
     for master in &rig.masters[1..] {
         master.proxy.set(Mode::Blackhole).await;
@@ -131,15 +110,11 @@ async fn loss_is_known_without_the_silent_master() {
 #[tokio::test]
 async fn operator_needs_no_silent_master() {
     let (rig, backend) = start(3).await;
-    let (one, operator) = (
-        LockManager::new(backend.clone()),
-        LockManager::new(backend.clone()),
-    );
+    let [one, operator] = [(); 2].map(|()| LockManager::new(backend.clone()));
     let guards = ["verified", "released"].map(async |name| {
         let lock = one.lock(name).lease(MAX_LEASE);
         let guard = lock.acquire().await.unwrap();
-        let voted = async || rig.votes(name).await == rig.masters.len();
-        eventually("all masters have voted", SOON, voted).await;
+        rig.wait_for_votes(name).await;
         guard
     });
     let [verified, released] = guards;
@@ -147,10 +122,8 @@ async fn operator_needs_no_silent_master() {
     rig.masters[2].proxy.set(Mode::Blackhole).await;
     let begin = Instant::now();
     for name in ["verified", "released"] {
-        let view = operator.lock(name).inspect().await.unwrap();
-        assert_eq!(view.holders.len(), 1, "{view:?}");
-        let revoked = operator.lock(name).revoke(view.holders[0].nonce).await;
-        assert!(revoked.unwrap());
+        let nonce = holder(operator.lock(name)).await.nonce;
+        assert!(operator.lock(name).revoke(nonce).await.unwrap());
         let view = operator.lock(name).inspect().await.unwrap();
         assert_eq!(view.holders, []);
     }
@@ -175,7 +148,10 @@ async fn busy_lock_is_known_without_the_silent_master() {
     set_foreign(&rig, 2, "busy").await;
     rig.masters[4].proxy.set(Mode::Blackhole).await;
     let begin = Instant::now();
-    let attempt = backend.contender(request("busy")).attempt().await;
+    let attempt = backend
+        .contender(request("busy", MAX_LEASE))
+        .attempt()
+        .await;
     assert_matches!(attempt.unwrap(), Attempt::Busy { .. });
     assert_eq!(backend.verify("warm", warm.nonce).await.unwrap(), None);
     assert_soon(begin);
@@ -193,8 +169,8 @@ async fn silent_master_costs_only_the_lock_that_needs_it() {
         lock.acquire().await.unwrap()
     };
     let (needing, kept) = tokio::join!(acquire("needs"), acquire("kept"));
-    let voted = async || rig.votes("needs").await + rig.votes("kept").await == 6;
-    eventually("all masters have voted", SOON, voted).await;
+    rig.wait_for_votes("needs").await;
+    rig.wait_for_votes("kept").await;
     rig.masters[2].proxy.set(Mode::Blackhole).await;
     assert!(rig.forget(1, "needs").await);
     needing.lost().await;

@@ -12,13 +12,8 @@ use crate::rig::{Faults as _, RigExt as _, eventually, try_lock, use_lock};
 
 /// Writes a key that is no vote.
 pub(super) async fn set_foreign(rig: &RedLockRig, master: usize, name: &str) {
-    let set = redis::cmd("HSET")
-        .arg(format!("redlock{{{name}}}"))
-        .arg("a")
-        .arg("b")
-        .exec_async(&mut rig.masters[master].direct().await)
-        .await;
-    set.unwrap();
+    let set = format!("HSET redlock{{{name}}} a b");
+    rig.masters[master].run::<i64>(&set).await;
 }
 
 #[tokio::test]
@@ -28,8 +23,7 @@ async fn own_clients_lead_to_their_databases() {
     let builder = RedLockBuilder::from_clients(clients).max_lease(rig.lease());
     let manager = LockManager::new(builder.build().unwrap());
     let guard = manager.lock("own").acquire().await.unwrap();
-    let voted = async || rig.votes("own").await == 3;
-    eventually("all masters have voted", SOON, voted).await;
+    rig.wait_for_votes("own").await;
     assert!(try_lock(&rig.manager(), "own").await.is_none());
     guard.release().await;
     use_lock(&rig.manager(), "own").await;
@@ -67,12 +61,8 @@ async fn foreign_key_is_neither_overwritten_nor_deleted() {
     let rig = RedLockRig::start().await;
     let manager = rig.manager();
     let assert_intact = async |master: usize| {
-        let value = redis::cmd("HGET")
-            .arg("redlock{foreign}")
-            .arg("a")
-            .query_async::<String>(&mut rig.masters[master].direct().await)
-            .await;
-        assert_eq!(value.unwrap(), "b");
+        let value: String = rig.masters[master].run("HGET redlock{foreign} a").await;
+        assert_eq!(value, "b");
     };
     set_foreign(&rig, 0, "foreign").await;
     let guard = manager.lock("foreign").acquire().await.unwrap();

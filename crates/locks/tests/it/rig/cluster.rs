@@ -13,6 +13,7 @@ use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::run::unique_name;
 use stocklock_testkit::servers::{PrivateServer, RedisCluster, connect_to_redis};
 
+use super::redis::run;
 use super::{Faults, NumberFaults, Rig, use_lock};
 
 /// Clients use the host at which they reached a node for the other nodes too.
@@ -98,7 +99,7 @@ impl ClusterRig {
 
     /// Sends a command to a node.
     pub(crate) async fn send<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
-        super::super::redis::run(&mut self.direct(node).await, command).await
+        run(&mut self.direct(node).await, command).await
     }
 
     /// The keys of this test, and their masters.

@@ -4,12 +4,28 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
+use redis::{Cmd, FromRedisValue};
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis};
 
 use super::{Faults, NumberFaults, Rig};
+
+/// A command whose words contain no space.
+pub(crate) fn command(line: &str) -> Cmd {
+    let mut words = line.split(' ');
+    let mut built = redis::cmd(words.next().unwrap());
+    words.for_each(|word| {
+        built.arg(word);
+    });
+    built
+}
+
+/// Sends such a command.
+pub(crate) async fn run<T: FromRedisValue>(to: &mut MultiplexedConnection, line: &str) -> T {
+    command(line).query_async(to).await.expect(line)
+}
 
 pub(crate) struct RedisRig {
     pub(crate) server: PrivateServer,
@@ -36,21 +52,18 @@ impl RedisRig {
         format!("redis://{}/", self.proxy.address())
     }
 
+    /// Sends a command to the server.
+    pub(crate) async fn run<T: FromRedisValue>(&self, line: &str) -> T {
+        run(&mut self.direct().await, line).await
+    }
+
     /// Returns the channels that have subscribers.
     pub(crate) async fn channels(&self) -> Vec<String> {
-        let channels = redis::cmd("PUBSUB")
-            .arg("CHANNELS")
-            .query_async(&mut self.direct().await)
-            .await;
-        channels.unwrap()
+        self.run("PUBSUB CHANNELS").await
     }
 
     pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
-        let keys = redis::cmd("KEYS")
-            .arg(pattern)
-            .query_async(&mut self.direct().await)
-            .await;
-        keys.unwrap()
+        self.run(&format!("KEYS {pattern}")).await
     }
 }
 
@@ -77,11 +90,7 @@ impl Rig for RedisRig {
         let mut direct = self.direct().await;
         for pattern in ["lock{*}:holders", "lock{*}:waiters"] {
             for key in self.keys(pattern).await {
-                let count = redis::cmd("ZCARD")
-                    .arg(&key)
-                    .query_async::<usize>(&mut direct)
-                    .await;
-                left += count.unwrap();
+                left += run::<usize>(&mut direct, &format!("ZCARD {key}")).await;
             }
         }
         left
@@ -91,12 +100,8 @@ impl Rig for RedisRig {
 #[async_trait]
 impl Faults for RedisRig {
     async fn take_away(&self, name: &str) {
-        let key = format!("lock{{{name}}}");
-        let deleted = redis::cmd("DEL")
-            .arg(key)
-            .query_async(&mut self.direct().await)
-            .await;
-        assert_eq!(deleted, Ok(1));
+        let deleted: i64 = self.run(&format!("DEL lock{{{name}}}")).await;
+        assert_eq!(deleted, 1);
     }
 
     fn outsider(&self) -> RedisBackend {

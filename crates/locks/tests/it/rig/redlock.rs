@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::redlock::{RedLockBackend, RedLockBuilder};
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis, fresh_masters, vote};
 
-use super::{Faults, Rig};
+use super::redis::run;
+use super::{Faults, Rig, eventually};
 
 /// How long a master may take to answer.
 const NODE_LIMIT: Duration = Duration::from_secs(1);
@@ -58,12 +60,13 @@ impl Master {
         redis::Client::open(self.through.as_str()).unwrap()
     }
 
+    /// Sends a command to the server.
+    pub(crate) async fn run<T: FromRedisValue>(&self, line: &str) -> T {
+        run(&mut self.direct().await, line).await
+    }
+
     pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
-        let keys = redis::cmd("KEYS")
-            .arg(pattern)
-            .query_async(&mut self.direct().await)
-            .await;
-        keys.unwrap()
+        self.run(&format!("KEYS {pattern}")).await
     }
 }
 
@@ -128,6 +131,12 @@ impl RedLockRig {
         join_all(keys).await.concat().len()
     }
 
+    /// Waits until all masters have a vote for this lock.
+    pub(crate) async fn wait_for_votes(&self, name: &str) {
+        let voted = async || self.votes(name).await == self.masters.len();
+        eventually("all masters have voted", Self::SOON, voted).await;
+    }
+
     /// How many keys all masters have together.
     pub(crate) async fn keys(&self) -> usize {
         let keys = self.masters.iter().map(|master| master.keys("*"));
@@ -137,22 +146,15 @@ impl RedLockRig {
     /// Lets the votes for a lock stay for a minute, unless they are given back.
     pub(crate) async fn prolong(&self, name: &str) {
         for master in &self.masters {
-            let expire = redis::cmd("PEXPIRE")
-                .arg(format!("redlock{{{name}}}"))
-                .arg(60_000)
-                .exec_async(&mut master.direct().await)
-                .await;
-            expire.unwrap();
+            let expire = format!("PEXPIRE redlock{{{name}}} 60000");
+            master.run::<i64>(&expire).await;
         }
     }
 
     /// Deletes the vote of one master. Returns whether it had one.
     pub(crate) async fn forget(&self, master: usize, name: &str) -> bool {
-        let deleted = redis::cmd("DEL")
-            .arg(format!("redlock{{{name}}}"))
-            .query_async(&mut self.masters[master].direct().await)
-            .await;
-        deleted.unwrap()
+        let delete = format!("DEL redlock{{{name}}}");
+        self.masters[master].run(&delete).await
     }
 
     fn settings<'a>(&self, urls: impl Iterator<Item = &'a String>) -> RedLockBuilder {

@@ -8,7 +8,7 @@ use stocklock_testkit::proxy::Mode;
 use stocklock_testkit::servers::Backend::Postgres;
 
 use crate::rig::sql::SqlRig;
-use crate::rig::{Faults, RigExt, eventually, use_lock};
+use crate::rig::{Faults, RigExt, eventually, hand_over, use_lock};
 
 /// More than a busy machine needs.
 const LONG: Duration = Duration::from_mins(1);
@@ -35,8 +35,7 @@ async fn release_wakes_the_waiter_at_once() {
         let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
         wait_until_awaited(&rig, rig.soon() * 2).await;
         let begin = rig.now();
-        guard.release().await;
-        waiter.await.unwrap().unwrap().release().await;
+        hand_over(guard, waiter).await;
         assert!(rig.now().since(begin) < rig.soon());
     }
 }
@@ -52,8 +51,7 @@ async fn release_without_waiter_sends_no_notification() {
     let guard = one.lock("loud").acquire().await.unwrap();
     let waiter = tokio::spawn(other.lock("loud").acquire());
     wait_until_awaited(&rig, rig.soon() * 2).await;
-    guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
+    hand_over(guard, waiter).await;
     let first = listener.recv().await.unwrap();
     assert_eq!(first.payload(), "loud");
     use_lock(&one, "quiet").await;
@@ -92,7 +90,6 @@ async fn dead_connection_for_wake_ups_is_replaced() {
     wait_until_awaited(&rig, rig.soon() * 2).await;
     rig.proxy().set(Mode::Strand).await;
     let begin = rig.now();
-    guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
+    hand_over(guard, waiter).await;
     assert!(rig.now().since(begin) < LONG / 2);
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, RigExt as _, eventually, try_lock, use_lock};
+use crate::rig::{Faults as _, RigExt as _, eventually, hand_over, holder, try_lock, use_lock};
 
 /// More than a busy machine needs for a few requests.
 const SOON: Duration = Duration::from_secs(20);
@@ -73,8 +73,7 @@ async fn only_the_same_credentials_may_use_the_nodes() {
     // The directory of the notes is created by the first look.
     owner.lock("own").inspect().await.unwrap();
     let _taken = owner.lock("taken").acquire().await.unwrap();
-    let view = owner.lock("taken").inspect().await.unwrap();
-    let nonce = view.holders[0].nonce;
+    let nonce = holder(owner.lock("taken")).await.nonce;
     assert!(owner.lock("taken").revoke(nonce).await.unwrap());
     let guard = owner.lock("own").acquire().await.unwrap();
     let reading = owner.read("own").acquire().await.unwrap();
@@ -146,8 +145,7 @@ async fn only_the_same_credentials_may_use_the_nodes() {
         places.unwrap().len() == 2
     };
     eventually("the other client waits", SOON, queued).await;
-    guard.release().await;
-    waiter.await.unwrap().unwrap().release().await;
+    hand_over(guard, waiter).await;
 }
 
 /// The connection is lost, and later the session. Nodes of a session without credentials would be open,

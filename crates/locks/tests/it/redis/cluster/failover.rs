@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use stocklock_locks::{LockError, LockManager, LostReason, ReleaseOutcome};
+use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::RedisCluster;
 
 use super::super::run;
 use super::{LONG, SOON, all_grow, subscribed};
 use crate::rig::cluster::ClusterRig;
-use crate::rig::{RigExt, eventually, lost_reason, wait_until_nothing_is_left};
+use crate::rig::{RigExt, eventually, lost_reason, use_lock, wait_until_nothing_is_left};
 
 /// A register that refuses the writes of earlier holders.
 #[derive(Default)]
@@ -120,7 +121,7 @@ async fn promoted_replica_keeps_locks_and_continues_their_tokens() {
 async fn lock_that_replica_had_not_received_is_reported_as_lost() {
     let rig = ClusterRig::start_fragile().await;
     let (one, other) = (rig.manager(), rig.manager());
-    one.lock("lost").acquire().await.unwrap().release().await;
+    use_lock(&one, "lost").await;
     let master = rig.master("lost").await;
     let replica = RedisCluster::partner(master);
     // It receives nothing more, and is promoted once its master is dead.
@@ -133,7 +134,7 @@ async fn lock_that_replica_had_not_received_is_reported_as_lost() {
     // The first request finds that the connection is lost, the second that the present map has the dead master.
     for _ in 0..2 {
         let error = guard.verify().await.unwrap_err();
-        assert!(matches!(error, LockError::Unavailable(_)), "{error}");
+        assert_matches!(error, LockError::Unavailable(_));
     }
     nodes[replica].resume();
     let next = other.lock("lost").wait(SOON).acquire().await.unwrap();
@@ -160,22 +161,18 @@ async fn paused_master_is_replaced_within_the_wait() {
     let rig = ClusterRig::start_fragile().await;
     let manager = rig.manager();
     let name = "paused";
-    manager.lock(name).acquire().await.unwrap().release().await;
+    use_lock(&manager, name).await;
     let master = rig.master(name).await;
     let server = &rig.cluster().nodes()[master];
     server.stop().await;
     let lock = manager.lock(name).wait(Duration::from_millis(100));
     let error = lock.acquire().await.unwrap_err();
-    assert!(matches!(error, LockError::Unavailable(_)), "{error}");
+    assert_matches!(error, LockError::Unavailable(_));
     let guard = manager.lock(name).wait(SOON).acquire().await.unwrap();
     server.resume();
     rig.cluster().settled().await;
     guard.verify().await.unwrap();
-    let outcome = guard.release().await;
-    assert!(
-        matches!(outcome, ReleaseOutcome::Released { .. }),
-        "{outcome:?}"
-    );
+    assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
     wait_until_nothing_is_left(&rig, SOON).await;
 }
 

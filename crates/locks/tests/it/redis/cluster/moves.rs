@@ -8,12 +8,13 @@ use redis::FromRedisValue;
 use stocklock_locks::backend::{
     Backend, Change, Claim, NumberKey, NumberRequest, ReleaseRequest, Request,
 };
-use stocklock_locks::{BackendError, LockError, LockManager, Nonce, ReleaseOutcome, Token};
+use stocklock_locks::{BackendError, LockError, Nonce, ReleaseOutcome, Token};
 use stocklock_testkit::assert_matches;
 
 use super::{LONG, SOON, all_grow};
 use crate::rig::cluster::ClusterRig;
-use crate::rig::{Rig, RigExt, wait_until_nothing_is_left};
+use crate::rig::redis::command;
+use crate::rig::{Rig, RigExt, request, wait_until_nothing_is_left};
 
 /// What the lock guards.
 #[derive(Default)]
@@ -134,15 +135,10 @@ impl<'a> Moving<'a> {
         found
     }
 
-    async fn send<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
+    async fn send<T: FromRedisValue>(&self, node: usize, line: &str) -> T {
         // The node that receives the slot shows nothing without this.
-        let mut words = command.split(' ');
-        let mut built = redis::cmd(words.next().unwrap());
-        words.for_each(|word| {
-            built.arg(word);
-        });
         let mut pipe = redis::pipe();
-        pipe.cmd("ASKING").ignore().add_command(built);
+        pipe.cmd("ASKING").ignore().add_command(command(line));
         let answer: Vec<T> = pipe
             .query_async(&mut self.rig.direct(node).await)
             .await
@@ -203,12 +199,9 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
     let rig = ClusterRig::start_private().await;
     let (name, backend, manager) = ("moving", rig.backend(), rig.manager());
     let claims = [Claim::Exclusive, Claim::READ];
-    let lease = LONG;
     let held = claims.map(|claim| Request {
-        name: name.into(),
-        nonce: Nonce::random(),
-        lease,
         claim,
+        ..request(name, LONG)
     });
     for request in held.clone() {
         backend.contender(request).attempt().await.unwrap();
@@ -292,6 +285,6 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
             .unwrap();
     }
     wait_until_nothing_is_left(&rig, Duration::from_secs(5)).await;
-    let free: LockManager = rig.manager();
-    free.write(name).acquire().await.unwrap().release().await;
+    let free = rig.manager().write(name).acquire().await;
+    free.unwrap().release().await;
 }

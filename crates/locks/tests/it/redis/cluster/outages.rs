@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{LONG, SOON, name_not_at};
 use crate::rig::cluster::ClusterRig;
-use crate::rig::{Rig, RigExt, eventually};
+use crate::rig::{Rig, RigExt, eventually, source_of};
 
 /// The cluster is ready as long as one master answers, and each one that answers is checked.
 #[tokio::test]
@@ -97,9 +97,7 @@ async fn known_source_delays_no_lock_of_another_master() {
     let dead = master_of_source(&rig).await;
     let name = name_not_at(&rig, dead).await;
     let manager = LockManager::new(patient(&rig));
-    let first = manager.lock(&name).acquire().await.unwrap();
-    let source = first.source().to_owned();
-    first.release().await;
+    let source = source_of(&manager, &name).await;
     rig.cluster().nodes()[dead].stop().await;
     for _ in 0..3 {
         // The id is asked for again after a second.
