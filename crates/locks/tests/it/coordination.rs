@@ -12,7 +12,7 @@ use stocklock_testkit::servers::Backend::Sqlite;
 
 use crate::rig::local::LocalRig;
 use crate::rig::memory::MemoryRig;
-use crate::rig::redis::RedisRig;
+use crate::rig::redis::{RedisRig, run};
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{
@@ -53,10 +53,8 @@ async fn late_change_counts_once_on_model() {
     rig.server.delay_requests(Question::Change, 1);
     let begin = rig.now();
     assert_eq!(number.add(1).await.unwrap(), 1);
-    assert!(
-        rig.now().since(begin) >= Duration::from_secs(1),
-        "it was not delayed"
-    );
+    let took = rig.now().since(begin);
+    assert!(took >= Duration::from_secs(1), "it was not delayed");
     number.add(1).await.unwrap();
     rig.server.deliver();
     tokio::time::sleep(rig.moment()).await;
@@ -123,17 +121,14 @@ async fn all_keys_expire_on_redis() {
     assert!(rig.keys("lock{round}:gate").await.is_empty());
     let mut direct = rig.direct().await;
     for key in rig.keys("*").await {
-        let mut ttl = redis::cmd("PTTL");
-        let left: i64 = ttl.arg(&key).query_async(&mut direct).await.unwrap();
+        let left: i64 = run(&mut direct, &format!("PTTL {key}")).await;
         let stays = key == "lock{kept}:number" || key == "lock:source";
         assert_eq!(left == -1, stays, "{key}: {left} ms");
     }
     let expired = async || short.get().await.unwrap() == 0;
     eventually("the number expires", LONG, expired).await;
     // A key that another program has written is reported.
-    let mut set = redis::cmd("SET");
-    let set = set.arg("lock{foreign}:number").arg("text");
-    set.query_async::<()>(&mut direct).await.unwrap();
+    run::<String>(&mut direct, "SET lock{foreign}:number text").await;
     let error = one.number("foreign").get().await.unwrap_err();
     assert_matches!(error, LockError::Unavailable(error) if error.is_permanent());
 }
@@ -154,11 +149,8 @@ async fn barrier_and_removed_latch_leave_no_node() {
     eventually("the waiter watches", LONG, watched).await;
     latch.arrive().await.unwrap();
     waiter.await.unwrap().unwrap();
-    let error = other
-        .latch("other", 1)
-        .wait(rig.moment())
-        .await
-        .unwrap_err();
+    let latch_of_other = other.latch("other", 1);
+    let error = latch_of_other.wait(rig.moment()).await.unwrap_err();
     assert_matches!(error, LockError::Incomplete { .. });
     latch.remove().await.unwrap();
     let direct = rig.direct().await;
@@ -237,12 +229,8 @@ async fn change_removed_from_zookeeper_is_reported_as_unknown() {
 async fn waiter_in_process_notices_expiry() {
     let rig = LocalRig::start().await;
     let number = rig.manager().number("short");
-    number
-        .clone()
-        .expires_after(rig.moment())
-        .set(1)
-        .await
-        .unwrap();
+    let expiring = number.clone().expires_after(rig.moment());
+    expiring.set(1).await.unwrap();
     let expired = number.wait_for(LONG, |number| number == 0).await.unwrap();
     assert_eq!(expired, Some(0));
 }

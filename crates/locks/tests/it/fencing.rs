@@ -12,14 +12,13 @@ use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::redis::FENCED_COMMAND;
 use stocklock_locks::{LockError, LockGuard, LockManager, LostReason};
 use stocklock_testkit::assert_matches;
-use stocklock_testkit::servers::Backend as Database;
+use stocklock_testkit::servers::Backend::{self as Database, Mysql, Postgres, Sqlite};
 use tokio::runtime;
-use zookeeper_client::{Acls, CreateMode};
 
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, Rig as _, RigExt as _, TokenRig, eventually};
+use crate::rig::{Faults as _, Rig as _, RigExt as _, TokenRig, eventually, holder};
 
 /// Acquires a lock that expires without renewal, and then again by another client.
 async fn paused_holder_and_next(rig: &impl TokenRig) -> [LockGuard; 2] {
@@ -30,11 +29,10 @@ async fn paused_holder_and_next(rig: &impl TokenRig) -> [LockGuard; 2] {
 }
 
 #[rstest]
-#[case(Database::Sqlite)]
-#[case(Database::Mysql)]
-#[case(Database::Postgres)]
 #[tokio::test]
-async fn write_of_paused_holder_is_refused_by_sql(#[case] kind: Database) {
+async fn write_of_paused_holder_is_refused_by_sql(
+    #[values(Sqlite, Mysql, Postgres)] kind: Database,
+) {
     let rig = SqlRig::start(kind).await;
     rig.create_account().await;
     let [paused, next] = paused_holder_and_next(&rig).await;
@@ -70,9 +68,12 @@ async fn write_of_paused_holder_is_refused_by_redis() {
     assert!(!written);
     let newest: i64 = redis::from_redis_value(newest).unwrap();
     assert_eq!(newest, next.token().get());
-    let balance = redis::cmd("GET").arg("{account}").to_owned();
-    let balance = balance.query_async(&mut rig.direct().await).await;
-    assert_eq!(balance, Ok(3));
+    assert_eq!(rig.run::<i64>("GET {account}").await, 3);
+}
+
+async fn data(rig: &ZooKeeperRig, node: &str) -> Vec<u8> {
+    let (data, _) = rig.direct().await.get_data(node).await.unwrap();
+    data
 }
 
 /// The server refuses the write although the guard does not know of its loss yet, and no other client
@@ -83,10 +84,7 @@ async fn write_of_paused_holder_is_refused_by_zookeeper() {
     let backend = rig.backend();
     let manager = rig.builder_for(backend.clone()).build();
     let guard = manager.lock("account").acquire().await.unwrap();
-    let node = format!("{}/.balance", rig.root);
-    let direct = rig.direct().await;
-    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    direct.create(&node, b"0", &options).await.unwrap();
+    let node = rig.create(".balance", b"0").await;
     let write = async |value, version| backend.write_if_held(&guard, &node, value, version).await;
     assert_eq!(write(b"1", None).await.unwrap(), Some(1));
     assert_eq!(write(b"2", Some(1)).await.unwrap(), Some(2));
@@ -99,8 +97,7 @@ async fn write_of_paused_holder_is_refused_by_zookeeper() {
     assert_matches!(error, LockError::Lost { reason: found } if *found == reason);
     assert_eq!(guard.lost().await, reason);
     assert_eq!(backend.places(), 0);
-    let (value, _) = direct.get_data(&node).await.unwrap();
-    assert_eq!(value, b"2");
+    assert_eq!(data(&rig, &node).await, b"2");
 }
 
 #[tokio::test]
@@ -110,18 +107,14 @@ async fn write_of_revoked_holder_is_refused_by_zookeeper() {
     let manager = rig.builder_for(backend.clone()).build();
     let operator = rig.manager();
     let guard = manager.lock("account").acquire().await.unwrap();
-    let node = format!("{}/.balance", rig.root);
-    let direct = rig.direct().await;
-    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    direct.create(&node, b"0", &options).await.unwrap();
+    let node = rig.create(".balance", b"0").await;
     let lock = operator.lock("account");
-    let holder = lock.inspect().await.unwrap().holders.remove(0);
-    assert!(lock.revoke(holder.nonce).await.unwrap());
+    let nonce = holder(lock.clone()).await.nonce;
+    assert!(lock.revoke(nonce).await.unwrap());
     let error = backend.write_if_held(&guard, &node, b"1", None).await;
     let reason = LostReason::Revoked;
     assert_matches!(error.unwrap_err(), LockError::Lost { reason: found } if *found == reason);
-    let (value, _) = direct.get_data(&node).await.unwrap();
-    assert_eq!(value, b"0");
+    assert_eq!(data(&rig, &node).await, b"0");
 }
 
 /// The time stands still for a holder that is paused.
@@ -158,10 +151,7 @@ async fn write_after_end_of_session_is_refused_by_zookeeper() {
         builder.clock(Paused(rig.now())).build()
     };
     let guard = manager.lock("account").acquire().await.unwrap();
-    let node = format!("{}/.balance", rig.root);
-    let direct = rig.direct().await;
-    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    direct.create(&node, b"0", &options).await.unwrap();
+    let node = rig.create(".balance", b"0").await;
     let write = async |value| backend.write_if_held(&guard, &node, value, None).await;
     assert_eq!(write(b"1").await.unwrap(), Some(1));
 
@@ -183,8 +173,7 @@ async fn write_after_end_of_session_is_refused_by_zookeeper() {
     let reason = LostReason::SessionExpired;
     assert_matches!(error, LockError::Lost { reason: found } if *found == reason);
     assert_eq!(guard.lost().await, reason);
-    let (value, _) = direct.get_data(&node).await.unwrap();
-    assert_eq!(value, b"1");
+    assert_eq!(data(&rig, &node).await, b"1");
     next.release().await;
     stopped.shutdown_background();
 }

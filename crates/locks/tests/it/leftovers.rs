@@ -287,7 +287,7 @@ mod full {
     fn names_used_once_leave_nothing_on_zookeeper() {
         in_its_own_process("full::names_used_once_leave_nothing_on_zookeeper", async {
             let rig = ZooKeeperRig::start_private().await;
-            let backends = [rig.zookeeper(), rig.zookeeper()];
+            let backends = [rig.backend(), rig.backend()];
             let managers = leave_nothing(backends.clone(), 20_000).await;
             for backend in &backends {
                 assert_eq!(backend.places(), 0);

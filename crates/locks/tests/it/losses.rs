@@ -8,28 +8,17 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use stocklock_locks::clock::{Clock, Moment, TokioClock};
-use stocklock_locks::memory::{MemoryServer, Question};
+use stocklock_locks::memory::Question;
 use stocklock_locks::metrics::{AttemptOutcome, LockHooks, NotAcquired};
 use stocklock_locks::{LockError, LockManager, LostReason, OncePer, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, sleep};
 
-use crate::rig::{lost_reason, try_lock};
+use super::model::{LEASE, RESPONSE, manager, server};
+use crate::rig::{lost_reason, source_of, try_lock};
 
-const LEASE: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(1);
-const RESPONSE: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(50);
-
-fn server() -> MemoryServer {
-    MemoryServer::new(TokioClock::new())
-}
-
-fn manager(server: &MemoryServer) -> LockManager {
-    let backend = server.client().latency(Duration::from_millis(2));
-    let builder = LockManager::builder(backend).clock(TokioClock::new());
-    builder.lease(LEASE).build()
-}
 
 /// The first attempt times out. It arrives after the second one acquired, worked and released.
 #[tokio::test(start_paused = true)]
@@ -222,12 +211,7 @@ async fn renewal_after_reconnect_does_not_count() {
 #[tokio::test(start_paused = true)]
 async fn source_outlives_loss_of_data_if_it_was_seen() {
     let server = server();
-    let source = async |manager: &LockManager| {
-        let guard = manager.lock("fenced").acquire().await.unwrap();
-        let source = guard.source().to_owned();
-        guard.release().await;
-        source
-    };
+    let source = async |manager: &LockManager| source_of(manager, "fenced").await;
     let old = manager(&server);
     let before = source(&old).await;
     server.forget_all();

@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::{FutureExt, poll};
 use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::memory::{MemoryServer, Question};
-use stocklock_locks::{LockError, LockManager, LockState, LostReason, ReleaseOutcome};
+use stocklock_locks::{
+    LockError, LockManager, LockState, LostReason, ManagerBuilder, ReleaseOutcome,
+};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::run::rng;
 use tokio::time::{Instant, sleep};
@@ -17,19 +19,22 @@ mod admin;
 mod limits;
 mod multi;
 
-const LEASE: Duration = Duration::from_secs(10);
-const RESPONSE: Duration = Duration::from_secs(1);
+pub(super) const LEASE: Duration = Duration::from_secs(10);
+pub(super) const RESPONSE: Duration = Duration::from_secs(1);
 
-fn server() -> MemoryServer {
+pub(super) fn server() -> MemoryServer {
     MemoryServer::new(TokioClock::new())
 }
 
-fn manager(server: &MemoryServer) -> LockManager {
-    let backend = server.client().latency(Duration::from_millis(2));
-    LockManager::builder(backend)
-        .clock(TokioClock::new())
-        .lease(LEASE)
-        .build()
+pub(super) fn manager(server: &MemoryServer) -> LockManager {
+    let builder = builder(server, Duration::from_millis(2));
+    builder.lease(LEASE).build()
+}
+
+/// A builder of a manager whose requests and answers take this long.
+fn builder(server: &MemoryServer, latency: Duration) -> ManagerBuilder {
+    let backend = server.client().latency(latency);
+    LockManager::builder(backend).clock(TokioClock::new())
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,10 +85,7 @@ async fn lost_wake_ups_of_permits_keep_their_order() {
 #[tokio::test(start_paused = true)]
 async fn request_sent_too_late_for_an_answer_hits_wait_limit() {
     let server = server();
-    let backend = server.client().latency(Duration::from_millis(200));
-    let manager = LockManager::builder(backend)
-        .clock(TokioClock::new())
-        .build();
+    let manager = builder(&server, Duration::from_millis(200)).build();
     let guard = manager.lock("slow").acquire().await.unwrap();
     let late = manager.lock("slow").wait(Duration::from_millis(700));
     let late = tokio::spawn(late.acquire());
@@ -162,10 +164,7 @@ async fn equal_wait_limits_report_the_same_reason() {
 #[tokio::test(start_paused = true)]
 async fn short_wait_behind_a_request_is_no_failure() {
     let server = server();
-    let client = server.client().latency(RESPONSE / 100);
-    let manager = LockManager::builder(client)
-        .clock(TokioClock::new())
-        .build();
+    let manager = builder(&server, RESPONSE / 100).build();
     let mut first = manager.lock("free").acquire().boxed();
     assert!(poll!(&mut first).is_pending());
     assert!(manager.lock("free").try_acquire().await.unwrap().is_none());
@@ -221,10 +220,7 @@ async fn renewal_that_arrives_after_loss_is_ignored() {
 async fn renewed_validity_counts_from_sending() {
     let server = server();
     let latency = Duration::from_millis(300);
-    let slow = LockManager::builder(server.client().latency(latency))
-        .clock(TokioClock::new())
-        .lease(LEASE)
-        .build();
+    let slow = builder(&server, latency).lease(LEASE).build();
     let guard = slow.lock("slow").acquire().await.unwrap();
     guard.extend(LEASE).await.unwrap();
     let remaining = guard.remaining();
@@ -235,10 +231,7 @@ async fn renewed_validity_counts_from_sending() {
 #[tokio::test(start_paused = true)]
 async fn grant_that_arrives_after_its_lease_is_released() {
     let server = server();
-    let backend = server.client().latency(Duration::from_millis(300));
-    let slow = LockManager::builder(backend)
-        .clock(TokioClock::new())
-        .build();
+    let slow = builder(&server, Duration::from_millis(300)).build();
     let lock = slow.lock("slow").lease(Duration::from_millis(400));
     let error = lock.acquire().await.unwrap_err();
     assert_matches!(error, LockError::Unavailable(_));
@@ -263,11 +256,8 @@ async fn release_without_answer_is_unconfirmed() {
 async fn loss_found_at_release_is_counted_without_a_waiter() {
     let server = server();
     let counts = Counts::default();
-    let backend = server.client().latency(Duration::from_millis(2));
-    let manager = LockManager::builder(backend)
-        .clock(TokioClock::new())
-        .hooks(counts.clone())
-        .build();
+    let builder = builder(&server, Duration::from_millis(2));
+    let manager = builder.hooks(counts.clone()).build();
     let acquire = async || manager.lock("gone").acquire().await.unwrap();
     let counted = || (counts.released(), counts.lost(), counts.dropped());
 

@@ -10,7 +10,7 @@ use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend::{self, Mysql, Postgres, Sqlite};
 
 use crate::rig::sql::SqlRig;
-use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
+use crate::rig::{Faults, Rig, RigExt, eventually, source_of, try_lock, use_lock};
 
 mod revocations;
 mod schedules;
@@ -188,13 +188,8 @@ async fn tables_are_created_once(#[values(Sqlite, Mysql, Postgres)] kind: Backen
     for created in futures_util::future::join_all(created).await {
         created.unwrap();
     }
-    let sources = backends.into_iter().map(async |backend| {
-        let manager = LockManager::new(backend);
-        let guard = manager.lock("source").acquire().await.unwrap();
-        let source = guard.source().to_owned();
-        guard.release().await;
-        source
-    });
+    let managers: Vec<_> = backends.into_iter().map(LockManager::new).collect();
+    let sources = managers.iter().map(|one| source_of(one, "source"));
     let sources = futures_util::future::join_all(sources).await;
     assert!(
         sources.windows(2).all(|two| two[0] == two[1]),

@@ -2,18 +2,17 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use stocklock_locks::backend::{Backend, Claim, Renewal, Renewed, Request};
-use stocklock_locks::{LockManager, LostReason, Nonce};
+use stocklock_locks::backend::{Backend, Renewed};
+use stocklock_locks::{LockManager, LostReason};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
 use stocklock_testkit::proxy::Mode;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use zookeeper_client::Error;
+use zookeeper_client::{Acls, CreateMode, Error};
 
 mod access;
 mod curator;
@@ -23,7 +22,13 @@ mod revocations;
 mod sessions;
 
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults, Rig, RigExt, eventually, try_lock, use_lock};
+use crate::rig::{
+    Faults, Rig, RigExt, eventually, renewal, request, source_of, try_lock, use_lock,
+    wait_until_left, wait_until_nothing_is_left,
+};
+
+/// More than a busy machine needs.
+const SOON: Duration = Duration::from_secs(10);
 
 /// The session ends while its client holds a lock. The holder learns the reason, the next
 /// acquisition uses a new session, and no node of the old session is in its way.
@@ -35,14 +40,13 @@ async fn expired_session_is_replaced() {
     rig.block().await;
     let reason = guard.lost().await;
     assert_matches!(reason, LostReason::Expired | LostReason::SessionExpired);
-    let gone = async || rig.left().await == 0;
-    eventually("the server ended the session", rig.leases(3), gone).await;
+    wait_until_nothing_is_left(&rig, rig.leases(3)).await;
     rig.unblock().await;
     let lock = manager.lock("held").wait(Duration::from_secs(10));
     let again = lock.acquire().await.unwrap();
     assert!(try_lock(&other, "held").await.is_none());
     again.release().await;
-    eventually("nothing is left", rig.soon(), gone).await;
+    wait_until_nothing_is_left(&rig, rig.soon()).await;
 }
 
 /// The session of a waiter ends. Its watch cannot fire any more, so it waits again in a new
@@ -54,27 +58,21 @@ async fn waiter_with_expired_session_waits_in_next_session() {
     let direct = rig.direct().await;
     // Another session, which does not use the proxy, has the first place.
     use_lock(&waiter, "busy").await;
-    let options = zookeeper_client::CreateMode::EphemeralSequential
-        .with_acls(zookeeper_client::Acls::anyone_all());
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let directory = format!("{}/busy", rig.root);
-    let container =
-        zookeeper_client::CreateMode::Container.with_acls(zookeeper_client::Acls::anyone_all());
+    let container = CreateMode::Container.with_acls(Acls::anyone_all());
     direct.mkdir(&directory, &container).await.unwrap();
     let place = format!("{directory}/_c_{:032x}-lock-", 0);
     let (_, sequence) = direct.create(&place, &[], &options).await.unwrap();
     let waiting = tokio::spawn(waiter.lock("busy").wait(Duration::from_secs(20)).acquire());
-    eventually("the task waits", rig.soon(), async || rig.left().await == 2).await;
+    wait_until_left(&rig, 2, rig.soon()).await;
     rig.block().await;
-    let expired = async || rig.left().await == 1;
-    eventually("the session of the waiter ended", rig.leases(3), expired).await;
+    wait_until_left(&rig, 1, rig.leases(3)).await;
     rig.unblock().await;
-    let waits = async || rig.left().await == 2;
-    eventually("the task waits again", Duration::from_secs(10), waits).await;
+    wait_until_left(&rig, 2, Duration::from_secs(10)).await;
     assert!(!waiting.is_finished());
-    direct
-        .delete(&format!("{place}{sequence}"), None)
-        .await
-        .unwrap();
+    let place = format!("{place}{sequence}");
+    direct.delete(&place, None).await.unwrap();
     waiting.await.unwrap().unwrap().release().await;
 }
 
@@ -91,8 +89,7 @@ async fn handover_causes_at_most_two_watch_events() {
             manager.shutdown().await;
         });
     }
-    let queued = async || rig.left().await == 61;
-    eventually("all wait", Duration::from_secs(30), queued).await;
+    wait_until_left(&rig, 61, Duration::from_secs(30)).await;
     let before = watch_events(&rig).await;
     first.release().await;
     waiters.join_all().await;
@@ -110,8 +107,7 @@ async fn one_waiting_task_of_a_process_queues_ahead() {
     let manager = rig.manager();
     let guard = manager.lock("hot").acquire().await.unwrap();
     let waiters = [(); 3].map(|()| tokio::spawn(manager.lock("hot").acquire()));
-    let queued = async || rig.left().await == 2;
-    eventually("a waiter has a place", rig.soon(), queued).await;
+    wait_until_left(&rig, 2, rig.soon()).await;
     guard.release().await;
     for waiter in waiters {
         let guard = waiter.await.unwrap().unwrap();
@@ -123,9 +119,8 @@ async fn one_waiting_task_of_a_process_queues_ahead() {
 async fn watch_events(rig: &ZooKeeperRig) -> u64 {
     let mut events = 0;
     for kind in ["deleted", "created", "changed", "children"] {
-        events += rig
-            .counter(&format!("zk_sum_node_{kind}_watch_count"))
-            .await;
+        let counter = format!("zk_sum_node_{kind}_watch_count");
+        events += rig.counter(&counter).await;
     }
     events
 }
@@ -144,9 +139,7 @@ async fn source_outlives_managers_and_directories() {
     let rig = ZooKeeperRig::start().await;
     let source = async || {
         let manager = rig.manager();
-        let guard = manager.lock("named").acquire().await.unwrap();
-        let source = guard.source().to_owned();
-        guard.release().await;
+        let source = source_of(&manager, "named").await;
         manager.shutdown().await;
         source
     };
@@ -154,17 +147,11 @@ async fn source_outlives_managers_and_directories() {
     assert!(first.starts_with("zookeeper:"), "{first}");
     let direct = rig.direct().await;
     let directory = format!("{}/named", rig.root);
-    eventually(
-        "the directory was removed",
-        Duration::from_secs(10),
-        async || {
-            matches!(
-                direct.check_stat(&directory).await,
-                Ok(None) | Err(Error::NoNode)
-            )
-        },
-    )
-    .await;
+    let removed = async || {
+        let stat = direct.check_stat(&directory).await;
+        matches!(stat, Ok(None) | Err(Error::NoNode))
+    };
+    eventually("the directory was removed", SOON, removed).await;
     assert_eq!(source().await, first);
 }
 
@@ -179,7 +166,7 @@ async fn waiter_is_woken_after_connection_loss() {
         let waiter = rig.manager();
         let lock = waiter.lock("quiet").wait(Duration::from_secs(20));
         let waiting = tokio::spawn(lock.acquire());
-        eventually("the task waits", rig.soon(), async || rig.left().await == 2).await;
+        wait_until_left(&rig, 2, rig.soon()).await;
         rig.proxy.set(mode).await;
         guard.release().await;
         let begin = rig.now();
@@ -209,7 +196,7 @@ async fn reconnect_does_not_renew_past_max_renewals() {
 #[tokio::test]
 async fn outage_longer_than_lease_leaves_no_node_in_session() {
     let rig = ZooKeeperRig::start().await;
-    let backend = rig.zookeeper();
+    let backend = rig.backend();
     let manager = LockManager::new(backend.clone());
     let lock = manager.lock("short").lease(Duration::from_millis(20));
     lock.clone().acquire().await.unwrap().release().await;
@@ -258,23 +245,13 @@ async fn free_lock_costs_two_writes() {
 #[tokio::test]
 async fn renewal_of_several_locks_is_one_write() {
     let rig = ZooKeeperRig::start_private().await;
-    let backend = rig.zookeeper();
-    let nonces = ["a", "b", "c"].map(|name| (Arc::<str>::from(name), Nonce::random()));
-    for (name, nonce) in &nonces {
-        let request = Request {
-            name: Arc::clone(name),
-            nonce: *nonce,
-            lease: rig.lease(),
-            claim: Claim::Exclusive,
-        };
-        backend.contender(request).attempt().await.unwrap();
+    let backend = rig.backend();
+    let requests = ["a", "b", "c"].map(|name| request(name, rig.lease()));
+    for request in &requests {
+        let mut contender = backend.contender(request.clone());
+        contender.attempt().await.unwrap();
     }
-    let renewals = nonces.map(|(name, nonce)| Renewal {
-        name,
-        nonce,
-        lease: rig.lease(),
-        claim: Claim::Exclusive,
-    });
+    let renewals = requests.each_ref().map(renewal);
     // Heartbeats of the session may add packets, so use the minimum. Reading the counter is one
     // packet itself.
     let mut packets = u64::MAX;
@@ -289,16 +266,13 @@ async fn renewal_of_several_locks_is_one_write() {
     // One lock is gone. The others are still renewed.
     rig.take_away("b").await;
     let renewed = backend.renew(&renewals).await.unwrap();
-    assert!(
-        matches!(
-            renewed[..],
-            [
-                Renewed::Held(_),
-                Renewed::Gone(LostReason::Stolen),
-                Renewed::Held(_)
-            ]
-        ),
-        "{renewed:?}"
+    assert_matches!(
+        renewed[..],
+        [
+            Renewed::Held(_),
+            Renewed::Gone(LostReason::Stolen),
+            Renewed::Held(_)
+        ]
     );
 }
 
@@ -351,24 +325,11 @@ async fn without_leader(server: String) -> String {
 async fn renewal_that_no_leader_confirms_is_unknown() {
     let rig = ZooKeeperRig::start().await;
     let backend = rig.at(&without_leader(rig.address.clone()).await);
-    let (name, nonce, lease) = (Arc::<str>::from("a"), Nonce::random(), rig.lease());
-    let request = Request {
-        name: Arc::clone(&name),
-        nonce,
-        lease,
-        claim: Claim::Exclusive,
-    };
+    let request = request("a", rig.lease());
+    let renewal = renewal(&request);
     backend.contender(request).attempt().await.unwrap();
-    let renewed = backend
-        .renew(&[Renewal {
-            name,
-            nonce,
-            lease,
-            claim: Claim::Exclusive,
-        }])
-        .await;
-    let renewed = renewed.unwrap();
-    assert!(matches!(renewed[..], [Renewed::Unknown]), "{renewed:?}");
+    let renewed = backend.renew(&[renewal]).await.unwrap();
+    assert_eq!(renewed, [Renewed::Unknown]);
 }
 
 /// An acquisition may be dropped after it created the directory, but before it created its place.
@@ -385,6 +346,5 @@ async fn cut_acquisition_leaves_no_directory() {
         }
     }
     let only_the_source = async || rig.names().await == [".source"];
-    let limit = Duration::from_secs(10);
-    eventually("no directory is left", limit, only_the_source).await;
+    eventually("no directory is left", SOON, only_the_source).await;
 }

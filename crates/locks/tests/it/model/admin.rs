@@ -8,11 +8,10 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, sleep};
 
 use super::{LEASE, RESPONSE, manager, server};
-use crate::rig::lost_reason;
+use crate::rig::{holder, lost_reason};
 
-async fn holder(manager: &LockManager) -> Nonce {
-    let view = manager.lock("a").inspect().await.unwrap();
-    view.holders[0].nonce
+async fn nonce_of_holder(manager: &LockManager) -> Nonce {
+    holder(manager.lock("a")).await.nonce
 }
 
 /// The waiter is woken, and the holder learns of it at its next renewal.
@@ -24,9 +23,8 @@ async fn revocation_wakes_waiter_before_the_holder_learns_it() {
         let guard = lock(&one, "a").acquire().await.unwrap();
         let next = tokio::spawn(lock(&other, "a").acquire());
         sleep(Duration::from_millis(300)).await;
-        let view = lock(&operator, "a").inspect().await.unwrap();
+        let nonce = holder(lock(&operator, "a")).await.nonce;
         let begin = Instant::now();
-        let nonce = view.holders[0].nonce;
         assert!(lock(&operator, "a").revoke(nonce).await.unwrap());
         let next = next.await.unwrap().unwrap();
         assert!(begin.elapsed() < Duration::from_millis(50));
@@ -44,7 +42,7 @@ async fn revocation_with_lost_answer_can_be_repeated() {
     let [one, other, operator] = [manager(&server), manager(&server), manager(&server)];
     let guard = one.lock("a").acquire().await.unwrap();
     let next = tokio::spawn(other.lock("a").wait(LEASE).acquire());
-    let nonce = holder(&operator).await;
+    let nonce = nonce_of_holder(&operator).await;
     server.lose_answers(Question::Revoke, 1);
     let unclear = operator.lock("a").revoke(nonce).await;
     assert_matches!(unclear, Err(LockError::Unavailable(_)));
@@ -61,7 +59,7 @@ async fn revocation_that_never_arrives_changes_nothing() {
     let server = server();
     let [one, operator] = [manager(&server), manager(&server)];
     let guard = one.lock("a").acquire().await.unwrap();
-    let nonce = holder(&operator).await;
+    let nonce = nonce_of_holder(&operator).await;
     server.lose_requests(Question::Revoke, 1);
     let begin = Instant::now();
     let lost = operator.lock("a").revoke(nonce).await;
@@ -77,7 +75,7 @@ async fn reason_of_a_loss_needs_no_other_request() {
     let server = server();
     let [one, operator] = [manager(&server), manager(&server)];
     let guard = one.lock("a").acquire().await.unwrap();
-    let nonce = holder(&operator).await;
+    let nonce = nonce_of_holder(&operator).await;
     assert!(operator.lock("a").revoke(nonce).await.unwrap());
     for question in [Question::Read, Question::Verify, Question::Release] {
         server.lose_requests(question, 9);
@@ -96,16 +94,14 @@ async fn revocation_is_remembered_until_the_end_of_a_long_lease() {
     let [one, operator] = [manager(&server), manager(&server)];
     let lease = Duration::from_mins(10);
     let guard = one.lock("a").lease(lease).acquire().await.unwrap();
-    let nonce = holder(&operator).await;
+    let nonce = nonce_of_holder(&operator).await;
     assert!(operator.lock("a").revoke(nonce).await.unwrap());
     let begin = Instant::now();
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert!(begin.elapsed() > lease / 4, "{:?}", begin.elapsed());
     sleep(lease).await;
-    assert!(
-        !operator.lock("a").revoke(nonce).await.unwrap(),
-        "forgotten"
-    );
+    let again = operator.lock("a").revoke(nonce).await;
+    assert!(!again.unwrap(), "forgotten");
 }
 
 /// A holder of the manager that revokes it learns of it before its next renewal.
@@ -115,7 +111,7 @@ async fn holder_of_the_same_manager_learns_it_at_once() {
     let manager = manager(&server);
     let guard = manager.lock("a").acquire().await.unwrap();
     let begin = Instant::now();
-    let nonce = holder(&manager).await;
+    let nonce = nonce_of_holder(&manager).await;
     assert!(manager.lock("a").revoke(nonce).await.unwrap());
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert!(begin.elapsed() < RESPONSE);

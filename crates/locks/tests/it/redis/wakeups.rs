@@ -9,7 +9,7 @@ use stocklock_testkit::proxy::Mode;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Faults, Rig as _, RigExt, eventually, hand_over, wait_until_left};
+use crate::rig::{Counts, Faults, RigExt, eventually, hand_over, wait_until_left};
 
 /// More than a busy machine needs.
 const LONG: Duration = Duration::from_mins(1);

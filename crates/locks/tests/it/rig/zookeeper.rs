@@ -57,13 +57,17 @@ impl ZooKeeperRig {
 
     /// Opens a session that does not use the proxy.
     pub(crate) async fn direct(&self) -> Client {
-        Client::connect(&self.address)
-            .await
-            .expect("ZooKeeper answers")
+        let connected = Client::connect(&self.address).await;
+        connected.expect("ZooKeeper answers")
     }
 
-    pub(crate) fn zookeeper(&self) -> ZooKeeperBackend {
-        self.at(&self.proxy.address().to_string())
+    /// Creates a node below the root, which every session may change. Returns its path.
+    pub(crate) async fn create(&self, name: &str, data: &[u8]) -> String {
+        let path = format!("{}/{name}", self.root);
+        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        let created = self.direct().await.create(&path, data, &options).await;
+        created.unwrap();
+        path
     }
 
     pub(crate) fn at(&self, cluster: &str) -> ZooKeeperBackend {
@@ -125,7 +129,7 @@ impl Rig for ZooKeeperRig {
     type Clock = BootClock;
 
     fn backend(&self) -> ZooKeeperBackend {
-        self.zookeeper()
+        self.at(&self.proxy.address().to_string())
     }
 
     fn clock(&self) -> BootClock {
@@ -143,11 +147,8 @@ impl Faults for ZooKeeperRig {
         let start = format!("{}/{name}/", self.root);
         let places = self.places().await;
         let place = places.iter().find(|place| place.starts_with(&start));
-        let client = self.direct().await;
-        client
-            .delete(place.expect("it is held"), None)
-            .await
-            .unwrap();
+        let place = place.expect("it is held");
+        self.direct().await.delete(place, None).await.unwrap();
     }
 
     fn outsider(&self) -> ZooKeeperBackend {

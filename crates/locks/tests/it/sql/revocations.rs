@@ -3,8 +3,8 @@
 use rstest::rstest;
 use stocklock_testkit::servers::Backend::{self, Mysql, Postgres, Sqlite};
 
-use crate::rig::RigExt;
 use crate::rig::sql::SqlRig;
+use crate::rig::{RigExt, holder};
 
 #[rstest]
 #[tokio::test]
@@ -15,10 +15,7 @@ async fn write_of_revoked_holder_is_refused(#[values(Sqlite, Mysql, Postgres)] k
     let one = rig.builder_for(backend.unwrap()).build();
     let guard = one.lock("sku:42").acquire().await.unwrap();
     let operator = rig.manager();
-    let view = operator.lock("sku:42").inspect().await.unwrap();
-    let [holder] = &view.holders[..] else {
-        panic!("{view:?}");
-    };
+    let holder = holder(operator.lock("sku:42")).await;
     assert_eq!(holder.owner.as_deref(), Some("shop-1 上海"));
     // The last token is an hour ahead of the clock, as if the clock was set back by an hour.
     let ahead = guard.token().get() + 3_600_000_000;

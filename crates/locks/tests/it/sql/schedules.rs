@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rstest::rstest;
-use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
+use stocklock_locks::backend::{Attempt, Backend as _};
 use stocklock_locks::sql::SqlBackend;
-use stocklock_locks::{LockManager, Nonce, ReleaseOutcome};
+use stocklock_locks::{LockManager, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend::{self, Mysql, Postgres};
 
 use super::dead_holder;
 use crate::rig::sql::SqlRig;
-use crate::rig::{Rig, eventually, try_lock};
+use crate::rig::{Rig, eventually, request, try_lock};
 
 /// How long a test waits for a statement that must make progress.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,12 +50,7 @@ async fn release_that_waits_for_a_burial_frees_the_lock(#[values(Mysql, Postgres
 #[tokio::test]
 async fn repeated_request_is_not_granted_by_an_old_row(#[values(Mysql, Postgres)] kind: Backend) {
     let rig = SqlRig::start_private(kind).await;
-    let mut contender = patient(&rig).contender(Request {
-        name: "sku".into(),
-        nonce: Nonce::random(),
-        lease: PATIENCE,
-        claim: Claim::Exclusive,
-    });
+    let mut contender = patient(&rig).contender(request("sku", PATIENCE));
     assert_matches!(contender.attempt().await.unwrap(), Attempt::Held(_));
     rig.change("UPDATE distributed_lock SET expires_at = 1")
         .await;
@@ -104,11 +99,7 @@ async fn release_does_not_wait_behind_acquisitions(#[values(Mysql, Postgres)] ki
     assert_matches!(guard.release().await, ReleaseOutcome::Released { .. });
     assert_eq!(rig.blocked().await, 4);
     others.commit().await;
-    let guards = join_all(waiting).await;
-    join_all(
-        guards
-            .into_iter()
-            .map(|guard| guard.unwrap().unwrap().release()),
-    )
-    .await;
+    for guard in join_all(waiting).await {
+        guard.unwrap().unwrap().release().await;
+    }
 }

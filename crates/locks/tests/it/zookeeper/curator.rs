@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use crate::rig::eventually;
 use crate::rig::zookeeper::ZooKeeperRig;
+use crate::rig::{Rig as _, eventually};
 
 /// How often each side adds one.
 const ADDITIONS: u32 = 200;
@@ -70,7 +70,7 @@ async fn curator_mutex_and_lock_exclude_each_other() {
         std::fs::read_to_string(&file).is_ok_and(|text| !text.is_empty() && text != "0")
     })
     .await;
-    let locks = LockManager::new(rig.zookeeper());
+    let locks = LockManager::new(rig.backend());
     for _ in 0..ADDITIONS {
         add(&locks, &file).await;
     }

@@ -7,15 +7,14 @@ use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
 
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, Rig as _, RigExt as _, eventually};
+use crate::rig::{Faults as _, RigExt as _, eventually, wait_until_left};
 
 /// How long a waiter waits. The session of another client ends long before.
 const WAIT: Duration = Duration::from_mins(1);
 
 /// Waits until the queue has this many places.
 async fn until_queued(rig: &ZooKeeperRig, places: usize) {
-    let queued = async || rig.left().await == places;
-    eventually("the places are in the queue", WAIT / 2, queued).await;
+    wait_until_left(rig, places, WAIT / 2).await;
 }
 
 /// The session of a reader ends while a writer waits for it. The reader knows of its loss before the

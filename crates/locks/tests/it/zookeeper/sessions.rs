@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use stocklock_locks::Nonce;
-use stocklock_locks::backend::{Attempt, Backend as _, Claim, Contender, ReleaseRequest, Request};
+use stocklock_locks::backend::{Attempt, Backend as _, Contender, ReleaseRequest};
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_testkit::assert_matches;
 use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Rig as _, RigExt as _, eventually};
+use crate::rig::{Rig as _, RigExt as _, eventually, released, request};
 
 /// How many acquisitions a test tries: the nodes of a directory have no order, so the right one may be
 /// found by chance.
@@ -32,20 +32,15 @@ impl Twice {
         earlier: &Client,
         number: usize,
     ) -> Self {
-        let name: Arc<str> = format!("twice-{number}").into();
-        let nonce = Nonce::random();
+        let request = request(&format!("twice-{number}"), rig.lease());
+        let (name, nonce) = (request.name.clone(), request.nonce);
         let directory = format!("{}/{name}", rig.root);
         let container = CreateMode::Container.with_acls(Acls::anyone_all());
         earlier.mkdir(&directory, &container).await.unwrap();
         let place = format!("{directory}/_c_{nonce}-lock-");
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let (_, sequence) = earlier.create(&place, &[], &options).await.unwrap();
-        let mut contender = backend.contender(Request {
-            name: Arc::clone(&name),
-            nonce,
-            lease: rig.lease(),
-            claim: Claim::Exclusive,
-        });
+        let mut contender = backend.contender(request);
         rig.proxy.cut_after(b"-lock-", 1);
         contender.attempt().await.unwrap_err();
         assert_eq!(rig.left().await, 2);
@@ -71,10 +66,8 @@ impl Twice {
     /// Repeats the release until it is answered.
     async fn release(&self, rig: &ZooKeeperRig, backend: &ZooKeeperBackend) {
         let request = ReleaseRequest {
-            name: Arc::clone(&self.name),
-            nonce: self.nonce,
             unclear: true,
-            claim: Claim::Exclusive,
+            ..released(&self.name, self.nonce)
         };
         eventually("the release is answered", rig.lease() * 5, async || {
             backend.release(&request).await.is_ok()
@@ -88,7 +81,7 @@ impl Twice {
 #[tokio::test]
 async fn release_deletes_the_node_of_the_current_session() {
     let rig = ZooKeeperRig::start().await;
-    let (backend, earlier) = (rig.zookeeper(), rig.direct().await);
+    let (backend, earlier) = (rig.backend(), rig.direct().await);
     for number in 0..TIMES {
         let twice = Twice::start(&rig, &backend, &earlier, number).await;
         twice.release(&rig, &backend).await;
@@ -103,7 +96,7 @@ async fn release_deletes_the_node_of_the_current_session() {
 #[tokio::test]
 async fn retry_finds_the_node_of_the_current_session() {
     let rig = ZooKeeperRig::start().await;
-    let (backend, earlier) = (rig.zookeeper(), rig.direct().await);
+    let (backend, earlier) = (rig.backend(), rig.direct().await);
     for number in 0..TIMES {
         let mut twice = Twice::start(&rig, &backend, &earlier, number).await;
         let attempt = twice.attempt(&rig).await;
