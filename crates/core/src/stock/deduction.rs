@@ -67,6 +67,21 @@ impl Deduction {
         idempotency.map_or(Caller::ANONYMOUS, |one| one.caller.as_str())
     }
 
+    /// A deduction of one unit, for unit tests.
+    #[cfg(test)]
+    pub(crate) fn sample(sku: &str) -> Self {
+        Self {
+            operation: OperationId::mint(),
+            sku: Sku::parse(sku).expect("a valid SKU"),
+            warehouse: Warehouse::default(),
+            quantity: Quantity::ONE,
+            idempotency: None,
+            remarks: Remarks::default(),
+            strategy: "group-commit",
+            deadline: Instant::now() + std::time::Duration::from_secs(5),
+        }
+    }
+
     /// The refusal if only this many units are available.
     pub(crate) fn insufficient(&self, available: i64) -> StockError {
         StockError::Insufficient {

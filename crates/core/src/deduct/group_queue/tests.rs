@@ -5,12 +5,12 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::*;
 use crate::batching::TokioSpawn;
 use crate::ports::{Condition, LateAttempt, LedgerReader, ReadLevel, SqlMethod};
-use crate::stock::{Idempotency, Movement, OperationId, Quantity, Remarks, StockLevel};
+use crate::stock::{Idempotency, Movement, OperationId, StockLevel};
 
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -96,19 +96,6 @@ impl DeductionStore for Calls {
     }
 }
 
-fn deduction(sku: &str) -> Deduction {
-    Deduction {
-        operation: OperationId::mint(),
-        sku: Sku::parse(sku).expect("a valid SKU"),
-        warehouse: Warehouse::default(),
-        quantity: Quantity::ONE,
-        idempotency: None,
-        remarks: Remarks::default(),
-        strategy: "group-commit",
-        deadline: Instant::now() + Duration::from_secs(5),
-    }
-}
-
 struct Scene {
     queue: Arc<GroupQueue>,
     calls: Arc<Calls>,
@@ -140,7 +127,7 @@ impl Scene {
     /// Buyers of one unit each, who have entered the queue.
     async fn buy(&self, number: usize, sku: &str) -> Vec<JoinHandle<BatchAnswer>> {
         let buyer = |_| {
-            let (queue, order) = (Arc::clone(&self.queue), deduction(sku));
+            let (queue, order) = (Arc::clone(&self.queue), Deduction::sample(sku));
             tokio::spawn(async move { queue.deduct(&order).await })
         };
         let buyers = (0..number).map(buyer).collect();
@@ -239,7 +226,7 @@ fn transaction_has_at_most_256_deductions_and_128_levels() {
         sleep: RetryPolicy::new(1, WAIT_LIMIT, WAIT_LIMIT).sleep,
         patience: WAIT_LIMIT,
     };
-    let batch = |number| vec![deduction("a"); number];
+    let batch = |number| vec![Deduction::sample("a"); number];
     for (waiting, expected) in [
         (vec![batch(1); 200], 128),
         (vec![batch(100), batch(156), batch(1)], 2),

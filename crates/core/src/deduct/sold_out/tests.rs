@@ -2,20 +2,6 @@
 
 use super::*;
 use crate::ports::StoreError;
-use crate::stock::{OperationId, Quantity, Remarks};
-
-fn deduction(sku: &str) -> Deduction {
-    Deduction {
-        operation: OperationId::mint(),
-        sku: Sku::parse(sku).expect("a valid SKU"),
-        warehouse: Warehouse::default(),
-        quantity: Quantity::ONE,
-        idempotency: None,
-        remarks: Remarks::default(),
-        strategy: "group-commit",
-        deadline: Instant::now() + Duration::from_secs(5),
-    }
-}
 
 fn short(available: i64) -> AttemptOutcome {
     AttemptOutcome::Unrecorded { available }
@@ -27,12 +13,12 @@ fn sold(remaining: i64) -> AttemptOutcome {
 
 #[tokio::test(start_paused = true)]
 async fn age_counts_from_before_the_batch_was_sent() {
-    let (sold_out, one) = (SoldOut::default(), deduction("a"));
+    let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
     let sending = sold_out.sending(&one);
     tokio::time::advance(MAX_AGE / 2).await;
     sold_out.answered(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), Some(0));
-    assert_eq!(sold_out.available(&deduction("b")), None);
+    assert_eq!(sold_out.available(&Deduction::sample("b")), None);
     tokio::time::advance(MAX_AGE / 2).await;
     assert_eq!(sold_out.available(&one), Some(0));
     tokio::time::advance(Duration::from_millis(1)).await;
@@ -46,7 +32,7 @@ async fn age_counts_from_before_the_batch_was_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn batch_sent_before_a_change_ended_is_not_remembered() {
-    let (sold_out, one) = (SoldOut::default(), deduction("a"));
+    let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
     let restock = || sold_out.forget(&level(&one));
     // The batch reads the level; a unit is added; the answer of the batch arrives.
     let sending = sold_out.sending(&one);
@@ -63,7 +49,7 @@ async fn batch_sent_before_a_change_ended_is_not_remembered() {
 
 #[tokio::test(start_paused = true)]
 async fn last_answer_decides_whether_a_level_is_sold_out() {
-    let (sold_out, one) = (SoldOut::default(), deduction("a"));
+    let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
     for (outcomes, expected) in [
         (vec![sold(1), sold(0), short(0)], Some(0)),
         // Says nothing of the level.
@@ -94,7 +80,7 @@ async fn number_of_levels_is_bounded() {
         shards.map(|shard| shard.lock().unwrap().levels.len()).sum()
     };
     let sell_out = |number| {
-        let one = deduction(&format!("sku-{number}"));
+        let one = Deduction::sample(&format!("sku-{number}"));
         sold_out.answered(sold_out.sending(&one), &[Ok(short(0))]);
     };
     (0..4 * SHARDS * MAX_LEVELS).for_each(sell_out);
@@ -103,6 +89,6 @@ async fn number_of_levels_is_bounded() {
     tokio::time::advance(2 * MAX_AGE).await;
     (0..4 * SHARDS).for_each(sell_out);
     assert!(remembered() < SHARDS * MAX_LEVELS / 2);
-    let last = deduction(&format!("sku-{}", 4 * SHARDS - 1));
+    let last = Deduction::sample(&format!("sku-{}", 4 * SHARDS - 1));
     assert_eq!(sold_out.available(&last), Some(0));
 }

@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::stock::{Quantity, Remarks, Sku, Warehouse};
 
 /// Refuses each batch with this operation.
 struct Refusing {
@@ -51,17 +50,7 @@ impl BatchStore for Refusing {
 
 #[tokio::test]
 async fn refused_row_lets_few_of_a_large_batch_be_made_alone() {
-    let deduction = || Deduction {
-        operation: OperationId::mint(),
-        sku: Sku::parse("a").unwrap(),
-        warehouse: Warehouse::default(),
-        quantity: Quantity::ONE,
-        idempotency: None,
-        remarks: Remarks::default(),
-        strategy: "group-commit",
-        deadline: Instant::now() + Duration::from_secs(5),
-    };
-    let batch: Vec<_> = (0..1_000).map(|_| deduction()).collect();
+    let batch: Vec<_> = (0..1_000).map(|_| Deduction::sample("a")).collect();
     let store = Refusing {
         operation: batch[300].operation,
         alone: Mutex::default(),
