@@ -73,7 +73,6 @@ async fn all_skus_are_audited_and_counted(#[values(Sqlite, Mysql, Postgres)] bac
     assert_eq!(gauge(&app, "stock_drift_units").await, Some(3 + 2 + 27));
     assert_eq!(app.audit("a").await["consistent"], true);
     assert_eq!(gauge(&app, "stock_drift_units").await, Some(2 + 27));
-    app.stop().await;
 }
 
 /// The levels are read in pages, whose ends are in the middle of SKUs.
@@ -97,7 +96,6 @@ async fn every_sku_of_several_pages_is_audited_once() {
     );
     let is_whole = |audit: &Value| audit["warehouses"].as_array().is_some_and(|w| w.len() == 3);
     assert!(audits.iter().all(is_whole));
-    app.stop().await;
 }
 
 #[rstest]
@@ -134,5 +132,4 @@ async fn audit_command_fails_on_drift(#[values(Sqlite, Mysql, Postgres)] backend
         assert_eq!(ended.code, Some(code), "{arguments:?}: {}", ended.stderr);
         assert_eq!(lines(&ended.stdout).len(), printed, "{arguments:?}");
     }
-    app.stop().await;
 }

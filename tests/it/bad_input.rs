@@ -165,7 +165,6 @@ async fn bad_input_is_refused_without_effect(#[values(Sqlite, Mysql, Postgres)] 
     for (page, before) in pages.iter().zip(before) {
         assert_eq!(app.get_json(page).await, before, "{page}");
     }
-    app.stop().await;
 }
 
 /// Monitoring tools may add a parameter that defeats a cache.
@@ -176,5 +175,4 @@ async fn probes_and_documents_accept_any_query() {
         let response = app.get(&format!("{path}?now=1")).await;
         assert_eq!(response.status(), 200, "{path}");
     }
-    app.stop().await;
 }

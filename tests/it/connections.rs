@@ -93,7 +93,6 @@ async fn silent_connection_is_closed() {
     let app = app(&limits).await;
     let closed_after = Client::connect(&app).await.closed_after().await;
     assert!(closed_after >= 250 * MS, "after {closed_after:?}");
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -109,7 +108,6 @@ async fn unfinished_header_is_closed_although_bytes_keep_arriving() {
         sleep(50 * MS).await;
     }
     assert!(start.elapsed() >= 450 * MS, "after {:?}", start.elapsed());
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -120,7 +118,6 @@ async fn unfinished_second_header_is_closed() {
     client.send(b"GET /healthz HTT").await;
     let closed_after = client.closed_after().await;
     assert!(closed_after >= 250 * MS, "after {closed_after:?}");
-    app.stop().await;
 }
 
 /// The first bytes of the second header arrive with the first request. The connection counts as
@@ -132,7 +129,6 @@ async fn unfinished_pipelined_header_is_closed() {
     client.send(&[HEALTH, b"GET /healthz HTT"].concat()).await;
     client.answer().await;
     client.closed_after().await;
-    app.stop().await;
 }
 
 /// The answers fill the buffers of both sides, and then the server waits for its client.
@@ -144,7 +140,6 @@ async fn connection_whose_client_reads_no_answer_is_closed() {
     let request = b"GET /openapi.json HTTP/1.1\r\nHost: test\r\n\r\n";
     let flood = async { while client.0.write_all(request).await.is_ok() {} };
     timeout(PATIENCE, flood).await.expect("it is closed");
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -159,7 +154,6 @@ async fn stalled_body_is_answered_408_and_the_connection_closed() {
     assert!(body.contains(r#""code":"request-timeout""#), "{body}");
     client.closed_after().await;
     assert_eq!(app.audit("real").await["sold"], 0);
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -172,7 +166,6 @@ async fn body_that_ends_early_takes_nothing() {
     let mut rest = Vec::new();
     let _ = timeout(PATIENCE, client.0.read_to_end(&mut rest)).await;
     assert_eq!(app.audit("real").await["sold"], 0);
-    app.stop().await;
 }
 
 /// hyper refuses these requests before any route, without a body, as the OpenAPI document says.
@@ -189,7 +182,6 @@ async fn request_that_is_not_http_is_refused_without_a_body() {
         assert!(header.starts_with(&expected), "{header}");
         assert_eq!(body, "");
     }
-    app.stop().await;
 }
 
 #[rstest]
@@ -209,7 +201,6 @@ async fn idle_connection_outlives_the_header_limit_until_its_own(#[case] path: &
     client.get(path).await;
     let closed_after = client.closed_after().await;
     assert!(closed_after >= 1_400 * MS, "after {closed_after:?}");
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -221,7 +212,6 @@ async fn connection_in_use_outlives_the_idle_limit() {
         client.get("/healthz").await;
         sleep(20 * MS).await;
     }
-    app.stop().await;
 }
 
 /// A connection that waits for the rest of a body is not idle.
@@ -233,7 +223,6 @@ async fn slow_body_outlives_the_idle_and_the_header_limit() {
     sleep(1_000 * MS).await;
     client.send(BODY).await;
     client.answer_is_200().await;
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -247,7 +236,6 @@ async fn connection_above_max_connections_waits_and_is_then_served() {
     assert!(early.is_err(), "it was served while the first one was open");
     drop(first);
     second.answer_is_200().await;
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -272,7 +260,6 @@ async fn probe_is_served_although_many_connections_stay_open() {
         open += usize::from(timeout(20 * MS, client.0.read_u8()).await.is_err());
     }
     assert!((10..=18).contains(&open), "{open} are open");
-    app.stop().await;
 }
 
 /// The server asks the connection to close while it is in use: it finishes its request first.
@@ -288,5 +275,4 @@ async fn connection_in_use_is_not_closed_to_make_room() {
     }
     busy.send(BODY).await;
     busy.answer_is_200().await;
-    app.stop().await;
 }

@@ -112,7 +112,6 @@ async fn each_line_is_answered_as_if_it_were_alone(
         (Some(id), true)
     );
     assert_eq!(app.audit("a").await["sold"], 4);
-    app.stop().await;
 }
 
 #[rstest]
@@ -144,7 +143,6 @@ async fn thousand_lines_sell_exactly_the_stock(
         (&audit["sold"], &audit["consistent"]),
         (&json!(900), &json!(true))
     );
-    app.stop().await;
 }
 
 /// The first lines wait for a row until half of the request's time has passed.
@@ -171,7 +169,6 @@ async fn lines_behind_slow_ones_are_overloaded(#[values(Postgres)] backend: Back
     );
     rival.let_go().await;
     assert_eq!(app.audit("a").await["sold"], 0);
-    app.stop().await;
 }
 
 /// A deduction that is refused alone asks the ledger for its key. One runtime thread: all lines wait when
@@ -189,7 +186,6 @@ async fn keyed_refusals_need_no_look_up_each(#[values(Mysql, Postgres)] backend:
     let refused = results(&app, "group-commit", lines.into()).await;
     assert_eq!(outcomes(&refused), [(409, "insufficient-stock"); 100]);
     assert_eq!(look_up.fired(), 0);
-    app.stop().await;
 }
 
 full! { lines_behind_slow_ones_are_overloaded(backend: Backend [Sqlite, Mysql]); }

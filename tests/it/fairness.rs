@@ -72,7 +72,6 @@ async fn audits_do_not_stop_sales(#[values(Mysql, Postgres)] backend: Backend) {
         assert_succeeds_or_is_overloaded(&audit);
     }
     app.audit("a").await;
-    app.stop().await;
 }
 
 /// The buyers of a SKU whose row is locked wait for the row on at most half of the connections.
@@ -94,7 +93,6 @@ async fn locked_sku_leaves_connections_for_others(#[values(Mysql, Postgres)] bac
     assert_cold_sells(&app, &mut buyers, u32::MAX).await;
     holder.run("ROLLBACK").await.expect("it can be rolled back");
     buy(&app, "hot").await.ok();
-    app.stop().await;
 }
 
 /// Goal: a SKU with one buyer gets its turn while 256 buyers wait for two other SKUs. In the order of

@@ -16,7 +16,6 @@ async fn refused_method_is_answered_with_the_allowed_ones() {
         let refused = send(app.request(0, Method::DELETE, path)).await;
         assert_eq!(refused.header("allow"), allowed, "{path}");
     }
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -30,7 +29,6 @@ async fn valid_request_id_is_kept_and_an_invalid_one_replaced() {
         assert_eq!(id == given, kept, "{given}: {id:?}");
         assert_eq!(answer.body["request_id"], id);
     }
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -42,5 +40,4 @@ async fn two_idempotency_keys_in_one_request_are_refused() {
     let refused = send(request.header("Idempotency-Key", "b")).await;
     assert_eq!(refused.status, 422, "{refused:?}");
     assert_eq!(app.audit("real").await["sold"], 0);
-    app.stop().await;
 }

@@ -56,7 +56,6 @@ async fn hundred_requests_with_one_key_take_once(
     assert_eq!(answers.iter().filter(|it| it.replayed).count(), 99);
     assert_eq!(sales(&app, "hot").await, 1);
     assert_eq!(app.audit("hot").await["on_hand"], 48);
-    app.stop().await;
 }
 
 #[rstest]
@@ -86,7 +85,6 @@ async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] ba
     }
     assert_eq!(app.audit("real").await["on_hand"], 9);
     assert_eq!(app.audit("other").await["on_hand"], 10);
-    app.stop().await;
 }
 
 #[rstest]
@@ -117,7 +115,6 @@ async fn reference_is_recorded_and_part_of_the_request(
         (&sale["sku"], &sale["caller"]),
         (&json!("real"), &json!("anonymous"))
     );
-    app.stop().await;
 }
 
 #[rstest]
@@ -133,7 +130,6 @@ async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] bac
     for (sku, on_hand) in [("shirt", 7), ("Shirt", 20), ("SHIRT", 30)] {
         assert_eq!(app.audit(sku).await["on_hand"], on_hand, "{sku}");
     }
-    app.stop().await;
 }
 
 #[rstest]
@@ -159,7 +155,6 @@ async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
     assert_eq!(late.status_and_code(), (409, "insufficient-stock"));
     let retry = send_keyed(app.deduct(1, strategy, &body), "mine").await;
     assert_replays(&retry, &first);
-    app.stop().await;
 }
 
 #[rstest]
@@ -177,7 +172,6 @@ async fn refusal_is_not_stored_under_its_key(#[values(Sqlite, Mysql, Postgres)] 
     let taken = send_keyed(take(&app, 1, &body), "patient").await;
     assert_first(&taken);
     assert_eq!(taken.body["remaining"], 2);
-    app.stop().await;
 }
 
 #[rstest]
@@ -206,7 +200,6 @@ async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] b
         assert_eq!(refused.status_and_code(), (422, "idempotency-key-reused"));
     }
     assert_eq!(app.audit("real").await["consistent"], true);
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -224,7 +217,6 @@ async fn parallel_adjustments_with_one_key_add_once() {
     }
     assert_eq!(answers.iter().filter(|it| it.replayed).count(), 29);
     assert_eq!(app.audit("real").await["on_hand"], 15);
-    app.stop().await;
 }
 
 /// The first request with the key is still running: the test itself keeps its transaction open.
@@ -251,5 +243,4 @@ async fn key_is_in_flight_while_its_request_runs(#[values(Mysql, Postgres)] back
     first.run("ROLLBACK").await.expect("it can be rolled back");
     assert_first(&send_keyed(take(&app, 0, &sale), "K").await);
     assert_eq!(app.audit("real").await["on_hand"], 9);
-    app.stop().await;
 }

@@ -115,7 +115,6 @@ async fn missed_level_costs_each_replica_one_read() {
         assert_eq!(answer.ok()["warehouses"][0]["on_hand"], 10, "{answer:?}");
     }
     assert_eq!(loads(&app).await, 2 + 2);
-    app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,7 +138,6 @@ async fn missing_counter_costs_a_replica_one_read() {
         answer.ok();
     }
     assert_eq!(app.audit("hot").await["sold"], BUYERS);
-    app.stop().await;
 }
 
 /// Adjustments, PUT and returns end the cached value of their replica at once. A sale does not.
@@ -167,7 +165,6 @@ async fn change_by_an_operator_ends_the_cached_value() {
         .await
         .ok();
     assert_eq!(units(&app, 0, "a").await, 6);
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -182,7 +179,6 @@ async fn cached_level_expires() {
         units(&app, 0, "a").await == 9
     })
     .await;
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -206,5 +202,4 @@ async fn cached_answer_has_filter_and_etag() {
     assert_eq!((misses(&app).await, loads(&app).await), (1, 1));
     let invalid = send(app.request(0, Method::GET, "/stock/a?cached=1")).await;
     assert_eq!(invalid.status_and_code(), (422, "invalid-request"));
-    app.stop().await;
 }

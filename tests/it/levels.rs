@@ -47,7 +47,6 @@ async fn level_is_created_and_then_set(#[values(Sqlite, Mysql, Postgres)] backen
     let movements = page["movements"].as_array().expect("a page").iter();
     let deltas: Vec<_> = movements.map(|movement| &movement["delta"]).collect();
     assert_eq!(deltas, [1, -2, 5]);
-    app.stop().await;
 }
 
 #[rstest]
@@ -77,7 +76,6 @@ async fn backorders_are_sold_down_to_the_limit(
     let lower_limit = json!({"backorder_limit": 1});
     let refused = send(app.put(0, "a", &lower_limit)).await;
     assert_eq!(refused.status_and_code(), (409, "below-limit"));
-    app.stop().await;
 }
 
 #[rstest]
@@ -116,7 +114,6 @@ async fn preconditions_are_honoured(#[values(Sqlite, Mysql, Postgres)] backend: 
     }
     let after = app.audit("a").await["on_hand"].as_i64();
     assert_eq!(after, before.map(|units| units - 1));
-    app.stop().await;
 }
 
 /// The seller read seven units, three were sold, and the seller changes only the limit.
@@ -146,7 +143,6 @@ async fn new_limit_brings_no_sold_unit_back(#[values(Sqlite, Mysql, Postgres)] b
     let refused = send(app.put(0, "new", &limit)).await;
     assert_eq!(refused.status_and_code(), (404, "unknown-sku"));
     assert!(refused.detail.contains("on_hand"), "{refused:?}");
-    app.stop().await;
 }
 
 #[rstest]
@@ -167,7 +163,6 @@ async fn put_without_a_change_keeps_the_etag(#[values(Sqlite, Mysql, Postgres)] 
     }
     let page = app.get_json("/stock/a/movements").await;
     assert_eq!(page["movements"].as_array().map(Vec::len), Some(1));
-    app.stop().await;
 }
 
 /// A proxy may make tags weak or split a list over several header lines.
@@ -182,7 +177,6 @@ async fn precondition_keeps_its_meaning_behind_a_proxy() {
     let request = app.put(0, "a", &body).header(IF_MATCH, "\"stale\"");
     let request = request.header(IF_MATCH, etag(&app, "a").await);
     send(request).await.ok();
-    app.stop().await;
 }
 
 #[rstest]
@@ -200,7 +194,6 @@ async fn put_answers_the_etag_for_the_next(#[values(Sqlite, Mysql, Postgres)] ba
         set.header("etag").clone_into(&mut tag);
         assert_eq!(tag, etag(&app, "a").await);
     }
-    app.stop().await;
 }
 
 #[rstest]
@@ -230,7 +223,6 @@ async fn etag_of_one_warehouse_covers_only_its_level(
         assert_eq!(refused.status_and_code(), (412, "precondition-failed"));
         set.header("etag").clone_into(&mut tag);
     }
-    app.stop().await;
 }
 
 #[rstest]
@@ -262,7 +254,6 @@ async fn one_of_many_conditional_puts_wins(#[values(Sqlite, Mysql, Postgres)] ba
     for sku in ["a", "b"] {
         assert_eq!(app.audit(sku).await["consistent"], true, "{sku}");
     }
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -284,7 +275,6 @@ async fn get_with_the_current_etag_answers_304() {
     }
     app.set_level("a", 2).await;
     assert_ne!(etag(&app, "a").await, current);
-    app.stop().await;
 }
 
 #[rstest]
@@ -302,7 +292,6 @@ async fn adjustment_below_limit_is_refused(#[values(Sqlite, Mysql, Postgres)] ba
     assert_eq!(refused.body["requested"], 13);
     assert_eq!(refused.body["available"], 12);
     assert_eq!(adjust(-12, "theft").await.ok()["remaining"], 0);
-    app.stop().await;
 }
 
 /// 10 received, 4 added, 2 lost, 3 sold.
@@ -326,5 +315,4 @@ async fn audit_adds_up(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
          "oversold": 0, "consistent": true},
     ]});
     assert_eq!(app.get_json("/stock/a/audit").await, expected);
-    app.stop().await;
 }

@@ -38,11 +38,10 @@ fn refusal(answer: &Answer) -> (u16, &str, bool) {
     (status, code, answer.retry_after)
 }
 
-/// Takes one unit, which must be the only one sold, and stops.
-async fn takes_one_and_stops(app: TestApp, strategy: &str) {
-    send(take(&app, strategy)).await.ok();
-    assert_sold_one(&app).await;
-    app.stop().await;
+/// Takes one unit, which must be the only one sold.
+async fn takes_one(app: &TestApp, strategy: &str) {
+    send(take(app, strategy)).await.ok();
+    assert_sold_one(app).await;
 }
 
 async fn assert_sold_one(app: &TestApp) {
@@ -85,7 +84,6 @@ async fn deductions_above_the_cap_are_refused(#[values(Sqlite, Mysql, Postgres)]
     rival.let_go().await;
     first.await.expect("no panic").ok();
     assert_sold_one(&app).await;
-    app.stop().await;
 }
 
 /// The call in flight waits for the row until the wait limit. Another one could not end before the deadline
@@ -104,7 +102,6 @@ async fn deduction_behind_a_locked_row_is_overloaded_in_time(
     assert_eq!(first.await.expect("no panic").status, 503);
     rival.let_go().await;
     assert_eq!(app.audit("a").await["sold"], 0);
-    app.stop().await;
 }
 
 /// The only connection waits for a row. The other requests must not report the database as down.
@@ -127,7 +124,7 @@ async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)]
     let overloaded = answers.iter().filter(|it| it.code == "overloaded");
     assert!(overloaded.count() >= 5, "{answers:?}");
     rival.let_go().await;
-    takes_one_and_stops(app, "single-sql").await;
+    takes_one(&app, "single-sql").await;
 }
 
 #[rstest]
@@ -143,7 +140,7 @@ async fn row_locked_past_the_wait_limit_is_contended(
         assert!(refused.after >= Duration::from_millis(900), "{refused:?}");
         assert!(refused.after < WAITED, "{refused:?}");
         rival.let_go().await;
-        takes_one_and_stops(app, strategy).await;
+        takes_one(&app, strategy).await;
     };
     join_all(all.split(' ').map(refuses)).await;
 }
@@ -162,7 +159,6 @@ async fn changes_keep_the_wait_limit(#[values(Sqlite, Mysql, Postgres)] backend:
     // A read does not wait for the lock.
     assert_eq!(app.audit("a").await["on_hand"], 10);
     rival.let_go().await;
-    app.stop().await;
 }
 
 /// The batch in flight gets no answer. Those that wait for the next one are refused before their
@@ -190,7 +186,6 @@ async fn queue_behind_a_stuck_batch_is_overloaded(#[values(Mysql, Postgres)] bac
     let sold = app.audit("a").await["sold"].as_i64();
     assert_eq!(sold, Some(i64::from(stuck.status == 200)), "{stuck:?}");
     send(take(&app, "group-commit")).await.ok();
-    app.stop().await;
 }
 
 /// The proxy holds the movement back until the deadline has passed.
@@ -216,5 +211,4 @@ async fn missed_deadline_is_an_unknown_outcome(#[values(Mysql, Postgres)] backen
         assert!(start.elapsed() < 4 * SLACK, "no retry succeeds");
     }
     assert_sold_one(&app).await;
-    app.stop().await;
 }

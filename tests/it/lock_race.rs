@@ -51,7 +51,6 @@ async fn working_lock_excludes_without_the_safeguards(
     let table = report.table(TableStyle::default());
     assert_eq!(report.rows.len(), 4, "{table}");
     assert_excluded(&report);
-    app.stop().await;
 }
 
 /// Each lock excluded other holders by itself: no lock was lost, and no write refused.
@@ -78,7 +77,6 @@ async fn redlock_of_five_masters_excludes(
     let report = race("redlock", safeguards, app.targets()).await;
     only_row(&report);
     assert_excluded(&report);
-    app.stop().await;
 }
 
 /// Two replicas whose locks are on different Redis servers, so that neither excludes the other.
@@ -88,9 +86,7 @@ async fn race_without_a_common_lock(backend: Backend, safeguards: bool) -> Repor
     let first = replicas(&database.url, 1, &one).await;
     let second = replicas(&database.url, 1, &other).await;
     let targets = [first.targets(), second.targets()].concat();
-    let report = race("redis-lock", safeguards, &targets).await;
-    tokio::join!(first.stop(), second.stop());
-    report
+    race("redis-lock", safeguards, &targets).await
 }
 
 fn only_row(report: &Report) -> &Row {
@@ -150,5 +146,4 @@ async fn lost_locks_are_reported_as_stolen() {
     let (row, table) = (only_row(&report), report.table(TableStyle::default()));
     assert_eq!(row.verdict, Verdict::Exact, "{table}");
     assert!(row.locks.lost_locks.of("stolen") > 0, "{table}");
-    app.stop().await;
 }

@@ -294,5 +294,4 @@ async fn rows_of_the_first_release_are_read(#[values(Sqlite, Mysql, Postgres)] b
         app.get_json("/stock/a/audit").await["warehouses"][0]["consistent"],
         true
     );
-    app.stop().await;
 }

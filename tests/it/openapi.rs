@@ -184,7 +184,6 @@ async fn every_documented_route_is_served() {
             assert!(!answer.contains(absent), "{method} {path}: {answer}");
         }
     }
-    app.stop().await;
 }
 
 #[test]
@@ -226,5 +225,4 @@ async fn swagger_page_loads_nothing_from_other_hosts() {
         count += 1;
     }
     assert!(count >= 3, "{page}");
-    app.stop().await;
 }

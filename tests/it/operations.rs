@@ -74,7 +74,6 @@ async fn operation_is_found_by_id_key_and_reference(
         path = format!("/operations?reference=R-1&limit=1&cursor={cursor}");
     }
     assert_eq!(found, [sold[1].clone(), sold[0].clone()]);
-    app.stop().await;
 }
 
 #[rstest]
@@ -108,7 +107,6 @@ async fn operation_is_not_recorded_when_it_is_too_late(
     ] {
         assert_eq!(status(&app, &path).await, expected, "{path}");
     }
-    app.stop().await;
 }
 
 /// Limits of a request of the next tests.
@@ -151,7 +149,6 @@ async fn not_recorded_is_final_after_all_limits(
         let path = format!("/operations?key=k9&since={sent}");
         assert_eq!(status(&app, &path).await, expected, "{sent_before} ms");
     }
-    app.stop().await;
 }
 
 /// The id of an operation that was sent this long ago.
@@ -177,5 +174,4 @@ async fn operation_of_an_open_transaction_is_pending(#[case] backend: Backend, #
     assert_eq!(status(&app, &path).await, "pending");
     open.run("COMMIT").await.expect("it can be committed");
     assert_eq!(get(&app, &path).await.ok()["status"], "committed");
-    app.stop().await;
 }

@@ -14,7 +14,6 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 async fn race(backend: Backend, replicas: u32, plan: &RacePlan, flags: &[&str]) -> Report {
     let app = TestApp::with_flags(backend, replicas, flags).await;
     let report = run(plan, app.targets(), &|_| {}).await;
-    app.stop().await;
     report.expect("the race runs")
 }
 

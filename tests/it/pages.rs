@@ -56,7 +56,6 @@ async fn pages_yield_each_level_once_in_order(#[values(Sqlite, Mysql, Postgres)]
         let found: Vec<_> = skus.into_iter().zip(texts(&levels, "warehouse")).collect();
         assert_eq!(found, names, "{limit}");
     }
-    app.stop().await;
 }
 
 #[rstest]
@@ -80,7 +79,6 @@ async fn pages_yield_movements_newest_first(#[values(Sqlite, Mysql, Postgres)] b
         assert_eq!(movements.len(), 12);
         assert_eq!(movements[11]["kind"], "received");
     }
-    app.stop().await;
 }
 
 #[rstest]
@@ -133,7 +131,6 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
         "reference": null, "reverses": null, "returned": null, "created_at": null,
     });
     assert_eq!(*movement, expected);
-    app.stop().await;
 }
 
 /// The next release may record kinds of movements that this one does not know.
@@ -156,7 +153,6 @@ async fn unknown_kind_of_movement_is_served(#[values(Sqlite, Mysql, Postgres)] b
     let audit = app.audit("a").await;
     let sums = (&audit["received"], &audit["drift"]);
     assert_eq!(sums, (&json!(6), &json!(0)));
-    app.stop().await;
 }
 
 #[rstest]
@@ -184,5 +180,4 @@ async fn names_may_be_in_any_script(#[values(Sqlite, Mysql, Postgres)] backend: 
     let page = app.get_json(&path).await;
     assert_eq!(page["movements"][0]["reason"], "盘点");
     assert_eq!(page["movements"][0]["available_after"], 0);
-    app.stop().await;
 }

@@ -113,7 +113,6 @@ async fn units_come_back_with_and_without_restock(
     ];
     let expected = json!([14, 5, 9, 0, 0, true]);
     assert_eq!(json!(sums.map(|sum| &audit[sum])), expected);
-    app.stop().await;
 }
 
 #[rstest]
@@ -134,5 +133,4 @@ async fn only_sales_are_reversed(#[values(Sqlite, Mysql, Postgres)] backend: Bac
     let refused = send(reverse(&app, 0, unknown, &all)).await;
     assert_eq!(refused.status_and_code(), (404, "unknown-operation"));
     assert_eq!(app.audit("a").await["on_hand"], 9);
-    app.stop().await;
 }

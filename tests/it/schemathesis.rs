@@ -66,5 +66,4 @@ async fn generated_requests_are_answered_as_documented() {
         summary.unwrap_or_default().trim()
     );
     assert!(output.status.success(), "{text}\n{errors}");
-    app.stop().await;
 }

@@ -89,7 +89,6 @@ async fn sold_out_level_is_refused_without_the_database(
         }
     }
     assert!(from_memory > 0);
-    app.stop().await;
 }
 
 /// The other strategies, and requests with a key, ask the database.
@@ -110,7 +109,6 @@ async fn only_group_commit_without_a_key_uses_the_memory(#[values(Postgres)] bac
     let other = send(app.deduct(0, "single-sql", &json!({"sku": "a"}))).await;
     assert!(needs_database(&other), "{other:?}");
     proxy.set(Mode::Pass).await;
-    app.stop().await;
 }
 
 #[rstest]
@@ -139,7 +137,6 @@ async fn restock_by_another_replica_is_sold_in_time(
         }
     }
     assert!(from_memory > 0);
-    app.stop().await;
 }
 
 #[rstest]
@@ -168,7 +165,6 @@ async fn restock_by_the_same_replica_is_sold_at_once(
     take(&app, 0).await.ok();
     refused(&app).await;
     assert_eq!(app.audit("a").await["consistent"], true);
-    app.stop().await;
 }
 
 /// The answer that found the level sold out arrives after the unit was added.
@@ -195,7 +191,6 @@ async fn late_answer_hides_no_restock(#[values(Mysql, Postgres)] backend: Backen
     };
     tokio::join!(refused, restocked);
     take().await.ok();
-    app.stop().await;
 }
 
 /// Neither a level with fewer units than requested, nor one that can be sold beyond zero.
@@ -218,7 +213,6 @@ async fn level_with_units_is_not_refused_from_memory(
         take(1).await.ok();
         assert_eq!(take(1).await.status_and_code(), SOLD_OUT, "{sku}");
     }
-    app.stop().await;
 }
 
 #[rstest]
@@ -244,7 +238,6 @@ async fn retry_of_a_sale_is_answered_although_sold_out(
         codes,
         ["insufficient-stock", "replayed", "insufficient-stock"]
     );
-    app.stop().await;
 }
 
 #[rstest]
@@ -269,7 +262,6 @@ async fn sku_that_is_created_later_is_not_refused(
         assert_eq!(created.status, 201, "{created:?}");
         take().await.ok();
     }
-    app.stop().await;
 }
 
 full! { only_group_commit_without_a_key_uses_the_memory(backend: Backend [Mysql]); }

@@ -69,7 +69,6 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
             assert!(text.is_some_and(|text| text.len() > 10), "{strategy}");
         }
     }
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -88,7 +87,6 @@ async fn every_strategy_sells_or_is_unavailable() {
         }
     }
     assert_eq!(app.audit("a").await["sold"], WITHOUT_SERVICES.len());
-    app.stop().await;
 }
 
 #[rstest]
@@ -114,7 +112,6 @@ async fn strategy_sells_if_its_server_is_configured(#[values(false, true)] confi
     }
     let sold = if configured { WITH_SERVICE.len() } else { 0 };
     assert_eq!(app.audit("a").await["sold"], sold);
-    app.stop().await;
 }
 
 /// The entry of a strategy in `GET /strategies`.

@@ -40,5 +40,4 @@ async fn connection_cut_during_deduction_leaves_no_half_of_it(
         subject.proxy.set(Mode::Pass).await;
     }
     buyers.stop().await.assert_exact(&subject.ledger).await;
-    subject.app.stop().await;
 }

@@ -78,7 +78,6 @@ async fn database_killed_during_sales_loses_and_doubles_nothing(
     for buyers in buyers {
         buyers.stop().await.assert_exact(&ledger).await;
     }
-    app.stop().await;
 }
 
 /// Asks four times in a second: a replica without a database is alive, not ready, and refuses

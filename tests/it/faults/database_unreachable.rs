@@ -47,8 +47,6 @@ async fn replica_without_database_answers_503_until_it_is_back(
 
     subject.proxy.set(Mode::Pass).await;
     assert_eq!(send_until_final(order()).await.status, 200);
-    app.stop().await;
-    subject.app.stop().await;
 }
 
 /// The cause is the database, not other buyers: the code must not be `contended`.
@@ -69,5 +67,4 @@ async fn connections_lost_repeatedly_are_answered_unavailable(
     assert!(cut.fired() > 1, "the service did not try again");
     cut.disarm();
     assert!(subject.ledger.sales("hot").await.is_empty());
-    subject.app.stop().await;
 }

@@ -121,7 +121,6 @@ async fn disconnecting_client_leaves_nothing_open_or_half_done(
         let next = send_within(SOON, next).await;
         assert_eq!(next.status, 200, "{strategy}: {next:?}");
     }
-    scene.app.stop().await;
 }
 
 /// One round of clients that disconnect. Adds the SKUs that they buy. Returns how many were answered.
@@ -184,5 +183,4 @@ async fn sale_completes_although_its_client_disconnects(
         assert_locks_released(&scene.services, &scene.database.url).await;
     }
     scene.ledger.assert_consistent("hot").await;
-    scene.app.stop().await;
 }

@@ -138,7 +138,6 @@ async fn read_only_server_is_not_ready_until_writable(#[values(Mysql, Postgres)]
     admin.set_read_only(false).await;
     assert_sells_soon(&app).await;
     Ledger::at(server.url()).assert_consistent("hot").await;
-    app.stop().await;
 }
 
 /// The setting of a database takes effect in new sessions only.
@@ -159,7 +158,6 @@ async fn session_that_stays_read_only_is_replaced() {
         default_transaction_read_only', current_database()); END $$";
     admin.run(&[reset]).await;
     assert_sells_soon(&app).await;
-    app.stop().await;
 }
 
 #[tokio::test]
@@ -182,5 +180,4 @@ async fn standby_is_not_ready_until_it_is_promoted() {
     admin.run(&["SELECT pg_promote()"]).await;
     assert_sells_soon(&app).await;
     Ledger::at(server.url()).assert_consistent("hot").await;
-    app.stop().await;
 }

@@ -46,7 +46,6 @@ async fn adjustment_with_lost_commit_happens_once(
     }
     let audit = subject.ledger.assert_consistent("hot").await;
     assert_eq!(audit.on_hand, 3 * i64::try_from(ROUNDS).unwrap());
-    subject.app.stop().await;
 }
 
 #[rstest]
@@ -71,7 +70,6 @@ async fn level_set_with_lost_commit_is_set_once(
         let audit = subject.ledger.assert_consistent("hot").await;
         assert_eq!(audit.on_hand, on_hand);
     }
-    subject.app.stop().await;
 }
 
 /// Goal: a level whose outcome is unknown is not set a second time after others have sold.
@@ -116,8 +114,6 @@ async fn sales_during_an_unknown_level_change_are_not_undone(
     assert_eq!(movements.len(), 5, "{movements:#?}");
     let audit = subject.ledger.assert_consistent("hot").await;
     assert_eq!(audit.on_hand, expected);
-    others.stop().await;
-    subject.app.stop().await;
 }
 
 /// PUT takes no key, so the advice must be another one.
@@ -137,5 +133,4 @@ async fn unknown_level_change_advises_to_read_the_level_again(
     assert!(answer.detail.contains("read it again"), "{answer:?}");
     assert!(!answer.detail.contains("Key"), "{answer:?}");
     assert_eq!(subject.ledger.audit("hot").await.on_hand, 100);
-    subject.app.stop().await;
 }

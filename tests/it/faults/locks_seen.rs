@@ -155,5 +155,4 @@ async fn wrong_requests_for_locks_are_refused() {
     let foreign = app.request(0, Method::GET, "/lab/locks?sku=a");
     let foreign = send(foreign.header("host", "evil.example")).await;
     assert_eq!(foreign.status_and_code(), (403, "foreign-host"));
-    app.stop().await;
 }

@@ -49,5 +49,4 @@ async fn one_request_at_most_meets_an_ended_session() {
         failed += u32::from(app.get("/stock/1001").await.status() != 200);
     }
     assert!(failed <= 1, "{failed} reads failed");
-    app.stop().await;
 }

@@ -41,7 +41,6 @@ async fn for_strategies(
             case(&subject, strategy, with_key).await;
         }
         assert_locks_released(&services, &subject.database.url).await;
-        subject.app.stop().await;
     };
     let is_example = |strategy: &Strategy| EXAMPLES.split(' ').any(|name| name == strategy.name());
     let chosen = |strategy: &Strategy| is_example(strategy) == examples;
