@@ -97,8 +97,7 @@ macro_rules! update_after_an_abandoned_begin {
 async fn plain_pool_of_sqlx_loses_acknowledged_updates(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 100).await;
+    let fixture = Fixture::with(backend, "a", 100).await;
     let (_proxy, url) = distant(&fixture).await;
     let mut lost = 0;
     for _ in 0..10 {
@@ -125,8 +124,7 @@ async fn stores_keep_acknowledged_sales_after_abandoned_requests(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     const REQUESTS: u32 = 100;
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 1000).await;
+    let fixture = Fixture::with(backend, "a", 1000).await;
     // One connection, so that each request gets the one that was abandoned before.
     let (_proxy, url) = distant(&fixture).await;
     let store = open(&url, 1);
@@ -167,8 +165,7 @@ async fn stores_keep_acknowledged_sales_after_abandoned_requests(
 #[rstest]
 #[tokio::test]
 async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 1000).await;
+    let fixture = Fixture::with(backend, "a", 1000).await;
     fixture.store.close().await;
     let (_proxy, url) = distant(&fixture).await;
     let store = open(&url, 1);
@@ -195,8 +192,7 @@ async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] b
 async fn next_request_does_not_read_answers_of_an_abandoned_one(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 7).await;
+    let fixture = Fixture::with(backend, "a", 7).await;
     fixture.put("b", 9).await;
     let (_proxy, url) = distant(&fixture).await;
     for polls in 1..=6 {

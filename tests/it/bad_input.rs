@@ -150,8 +150,7 @@ async fn error_in_answer(app: &TestApp, bad: Bad) -> Option<String> {
 #[rstest]
 #[tokio::test]
 async fn bad_input_is_refused_without_effect(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    app.set_level("real", 10).await;
+    let app = TestApp::with_stock(backend, 1, "real", 10).await;
     let pages = ["/stock", "/stock/real", "/stock/real/movements"];
     let mut before = Vec::new();
     for page in pages {

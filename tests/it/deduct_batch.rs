@@ -41,8 +41,7 @@ async fn each_line_is_answered_as_if_it_were_alone(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("single-sql", "for-update", "group-commit")] strategy: &str,
 ) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    app.set_level("a", 10).await;
+    let app = TestApp::with_stock(backend, 1, "a", 10).await;
     app.set_level("b", 1).await;
     app.set_level("short", 1).await;
     let lines = json!([
@@ -119,8 +118,7 @@ async fn each_line_is_answered_as_if_it_were_alone(
 async fn thousand_lines_sell_exactly_the_stock(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    app.set_level("a", 900).await;
+    let app = TestApp::with_stock(backend, 1, "a", 900).await;
     let key = "k".repeat(250);
     let line =
         |number| json!({"sku": "a", "key": format!("{number:0>4}-{key}"), "reference": key[..200]});

@@ -33,8 +33,7 @@ async fn valid_request_id_is_kept_and_an_invalid_one_replaced() {
 
 #[tokio::test]
 async fn two_idempotency_keys_in_one_request_are_refused() {
-    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
-    app.set_level("real", 10).await;
+    let app = TestApp::with_stock(Sqlite, 1, "real", 10).await;
     let request = app.request(0, Method::POST, "/stock/deduct?sku=real");
     let request = request.header("Idempotency-Key", "a");
     let refused = send(request.header("Idempotency-Key", "b")).await;

@@ -43,8 +43,7 @@ async fn hundred_requests_with_one_key_take_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("single-sql", "for-update", "optimistic", "group-commit")] strategy: &str,
 ) {
-    let app = TestApp::start(backend).await;
-    app.set_level("hot", 50).await;
+    let app = TestApp::with_stock(backend, 2, "hot", 50).await;
     let mut requests = JoinSet::new();
     for replica in 0..100 {
         let body = json!({"sku": "hot", "quantity": 2});
@@ -61,8 +60,7 @@ async fn hundred_requests_with_one_key_take_once(
 #[rstest]
 #[tokio::test]
 async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("real", 10).await;
+    let app = TestApp::with_stock(backend, 2, "real", 10).await;
     let first = send_keyed(take(&app, 0, &json!({"sku": "real"})), "key").await;
     assert_first(&first);
 
@@ -92,8 +90,7 @@ async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] ba
 async fn reference_is_recorded_and_part_of_the_request(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::start(backend).await;
-    app.set_level("real", 10).await;
+    let app = TestApp::with_stock(backend, 2, "real", 10).await;
     let order = json!({"sku": "real", "reference": "order 4711 上海"});
     let first = send_keyed(take(&app, 0, &order), "key").await;
     assert_first(&first);
@@ -146,8 +143,7 @@ async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
     )]
     strategy: &str,
 ) {
-    let app = TestApp::start(backend).await;
-    app.set_level("last", 1).await;
+    let app = TestApp::with_stock(backend, 2, "last", 1).await;
     let body = json!({"sku": "last"});
     let first = send_keyed(app.deduct(0, strategy, &body), "mine").await;
     first.ok();
@@ -160,8 +156,7 @@ async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
 #[rstest]
 #[tokio::test]
 async fn refusal_is_not_stored_under_its_key(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("gone", 0).await;
+    let app = TestApp::with_stock(backend, 2, "gone", 0).await;
     let body = json!({"sku": "gone", "quantity": 3});
     let refused = send_keyed(take(&app, 0, &body), "patient").await;
     assert_eq!(refused.status_and_code(), (409, "insufficient-stock"));
@@ -177,8 +172,7 @@ async fn refusal_is_not_stored_under_its_key(#[values(Sqlite, Mysql, Postgres)] 
 #[rstest]
 #[tokio::test]
 async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("real", 10).await;
+    let app = TestApp::with_stock(backend, 2, "real", 10).await;
     let delivery = json!({"delta": 5, "reason": "delivery", "reference": "PO-1"});
     let theft = json!({"delta": -15, "reason": "theft"});
     for (body, key, remaining) in [(&delivery, "PO-1", 15), (&theft, "theft", 0)] {
@@ -204,8 +198,7 @@ async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] b
 
 #[tokio::test]
 async fn parallel_adjustments_with_one_key_add_once() {
-    let app = TestApp::start(Postgres).await;
-    app.set_level("real", 10).await;
+    let app = TestApp::with_stock(Postgres, 2, "real", 10).await;
     let mut requests = JoinSet::new();
     for replica in 0..30 {
         let body = json!({"delta": 5, "reason": "delivery"});

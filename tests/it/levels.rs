@@ -120,8 +120,7 @@ async fn preconditions_are_honoured(#[values(Sqlite, Mysql, Postgres)] backend: 
 #[rstest]
 #[tokio::test]
 async fn new_limit_brings_no_sold_unit_back(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 7).await;
+    let app = TestApp::with_stock(backend, 2, "a", 7).await;
     let read = etag(&app, "a").await;
     let sale = app.deduct(1, "single-sql", &json!({"sku": "a", "quantity": 3}));
     send(sale).await.ok();
@@ -148,8 +147,7 @@ async fn new_limit_brings_no_sold_unit_back(#[values(Sqlite, Mysql, Postgres)] b
 #[rstest]
 #[tokio::test]
 async fn put_without_a_change_keeps_the_etag(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 7).await;
+    let app = TestApp::with_stock(backend, 2, "a", 7).await;
     let before = etag(&app, "a").await;
     for body in [
         json!({"on_hand": 7, "backorder_limit": 0, "reason": "count"}),
@@ -168,8 +166,7 @@ async fn put_without_a_change_keeps_the_etag(#[values(Sqlite, Mysql, Postgres)] 
 /// A proxy may make tags weak or split a list over several header lines.
 #[tokio::test]
 async fn precondition_keeps_its_meaning_behind_a_proxy() {
-    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
-    app.set_level("a", 1).await;
+    let app = TestApp::with_stock(Sqlite, 1, "a", 1).await;
     let body = json!({"on_hand": 5});
     let weak = format!("W/{}", etag(&app, "a").await);
     let request = app.put(0, "a", &body).header(IF_MATCH, weak);
@@ -182,8 +179,7 @@ async fn precondition_keeps_its_meaning_behind_a_proxy() {
 #[rstest]
 #[tokio::test]
 async fn put_answers_the_etag_for_the_next(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 1).await;
+    let app = TestApp::with_stock(backend, 2, "a", 1).await;
     let north = json!({"on_hand": 5, "warehouse": "north"});
     assert_eq!(send(app.put(0, "a", &north)).await.status, 201);
     let mut tag = etag(&app, "a").await;
@@ -228,8 +224,7 @@ async fn etag_of_one_warehouse_covers_only_its_level(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_many_conditional_puts_wins(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 1).await;
+    let app = TestApp::with_stock(backend, 2, "a", 1).await;
     let current = etag(&app, "a").await;
     let race = async |header: HeaderName, value: &str, sku: &str| {
         let mut writers = JoinSet::new();
@@ -258,8 +253,7 @@ async fn one_of_many_conditional_puts_wins(#[values(Sqlite, Mysql, Postgres)] ba
 
 #[tokio::test]
 async fn get_with_the_current_etag_answers_304() {
-    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
-    app.set_level("a", 1).await;
+    let app = TestApp::with_stock(Sqlite, 1, "a", 1).await;
     let current = etag(&app, "a").await;
     for (tags, status) in [
         (current.clone(), 304),
@@ -280,8 +274,7 @@ async fn get_with_the_current_etag_answers_304() {
 #[rstest]
 #[tokio::test]
 async fn adjustment_below_limit_is_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 5).await;
+    let app = TestApp::with_stock(backend, 2, "a", 5).await;
     let adjust = async |delta, reason| {
         let body = json!({"delta": delta, "reason": reason});
         send(app.adjust(1, "a", &body)).await
@@ -298,8 +291,7 @@ async fn adjustment_below_limit_is_refused(#[values(Sqlite, Mysql, Postgres)] ba
 #[rstest]
 #[tokio::test]
 async fn audit_adds_up(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 10).await;
+    let app = TestApp::with_stock(backend, 2, "a", 10).await;
     send(app.put(0, "a", &json!({"on_hand": 7, "warehouse": "north"}))).await;
     for delta in [4, -2] {
         send(app.adjust(1, "a", &json!({"delta": delta, "reason": "x"}))).await;

@@ -167,8 +167,7 @@ fn every_reference_exists() {
 
 #[tokio::test]
 async fn every_documented_route_is_served() {
-    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
-    app.set_level("a", 1).await;
+    let app = TestApp::with_stock(Sqlite, 1, "a", 1).await;
     let document = app.get_json("/openapi.json").await;
     assert_eq!(document, stocklock::http::document(true));
     for (path, method, _) in operations(&document) {

@@ -37,8 +37,7 @@ async fn sell(app: &TestApp, key: &str, reference: &str) -> Value {
 async fn operation_is_found_by_id_key_and_reference(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 10).await;
+    let app = TestApp::with_stock(backend, 2, "a", 10).await;
     let mut sold = Vec::new();
     for (key, reference) in [("k1", "R-1"), ("k2", "R-1"), ("k3", "r-1")] {
         sold.push(sell(&app, key, reference).await);
@@ -81,8 +80,7 @@ async fn operation_is_found_by_id_key_and_reference(
 async fn operation_is_not_recorded_when_it_is_too_late(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 10).await;
+    let app = TestApp::with_stock(backend, 2, "a", 10).await;
     let sold = sell(&app, "k1", "R-1").await;
     // Made at the same time as the sale, but never a request.
     let mut recent = sold.as_str().expect("an id").to_owned();

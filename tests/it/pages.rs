@@ -61,8 +61,7 @@ async fn pages_yield_each_level_once_in_order(#[values(Sqlite, Mysql, Postgres)]
 #[rstest]
 #[tokio::test]
 async fn pages_yield_movements_newest_first(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 100).await;
+    let app = TestApp::with_stock(backend, 2, "a", 100).await;
     app.set_level("b", 100).await;
     let mut sales = Vec::new();
     for replica in 0..11 {
@@ -84,8 +83,7 @@ async fn pages_yield_movements_newest_first(#[values(Sqlite, Mysql, Postgres)] b
 #[rstest]
 #[tokio::test]
 async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    app.set_level("a", 100).await;
+    let app = TestApp::with_stock(backend, 1, "a", 100).await;
     let north = json!({"on_hand": 50, "warehouse": "north"});
     assert_eq!(send(app.put(0, "a", &north)).await.status, 201);
     for (warehouse, delta, reference) in [
@@ -137,8 +135,7 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
 #[rstest]
 #[tokio::test]
 async fn unknown_kind_of_movement_is_served(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    app.set_level("a", 10).await;
+    let app = TestApp::with_stock(backend, 1, "a", 10).await;
     let taken = json!({"delta": -4, "reason": "return", "reference": "R-1"});
     let adjust = || app.adjust(0, "a", &taken).header("Idempotency-Key", "k");
     let first = send(adjust()).await;

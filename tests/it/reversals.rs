@@ -33,8 +33,7 @@ async fn sell(app: &TestApp, sku: &str, quantity: u32) -> String {
 async fn units_come_back_with_and_without_restock(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 10).await;
+    let app = TestApp::with_stock(backend, 2, "a", 10).await;
     let sale = sell(&app, "a", 5).await;
 
     let some = json!({"quantity": 2, "reason": "wrong size", "restock": true});
@@ -118,8 +117,7 @@ async fn units_come_back_with_and_without_restock(
 #[rstest]
 #[tokio::test]
 async fn only_sales_are_reversed(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::start(backend).await;
-    app.set_level("a", 10).await;
+    let app = TestApp::with_stock(backend, 2, "a", 10).await;
     let all = json!({"reason": "x", "restock": true});
     let sale = sell(&app, "a", 1).await;
     let returned = send(reverse(&app, 0, &sale, &all)).await;

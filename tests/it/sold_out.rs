@@ -116,8 +116,7 @@ async fn only_group_commit_without_a_key_uses_the_memory(#[values(Postgres)] bac
 async fn restock_by_another_replica_is_sold_in_time(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::with_flags(backend, 2, &[]).await;
-    app.set_level("a", 0).await;
+    let app = TestApp::with_stock(backend, 2, "a", 0).await;
     let mut from_memory = 0;
     for _ in 0..CYCLES {
         let learned = refused(&app).await;
@@ -144,8 +143,7 @@ async fn restock_by_another_replica_is_sold_in_time(
 async fn restock_by_the_same_replica_is_sold_at_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    app.set_level("a", 1).await;
+    let app = TestApp::with_stock(backend, 1, "a", 1).await;
     let sale = take(&app, 0).await.ok()["id"].clone();
     refused(&app).await;
     app.set_level("a", 1).await;
@@ -220,8 +218,7 @@ async fn level_with_units_is_not_refused_from_memory(
 async fn retry_of_a_sale_is_answered_although_sold_out(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    app.set_level("a", 1).await;
+    let app = TestApp::with_stock(backend, 1, "a", 1).await;
     let first = take_with_key(&app, "k-1").await;
     refused(&app).await;
     let again = take_with_key(&app, "k-1").await;
@@ -245,8 +242,7 @@ async fn retry_of_a_sale_is_answered_although_sold_out(
 async fn sku_that_is_created_later_is_not_refused(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::with_flags(backend, 2, &[]).await;
-    app.set_level("a", 0).await;
+    let app = TestApp::with_stock(backend, 2, "a", 0).await;
     refused(&app).await;
     let elsewhere = json!({"sku": "a", "warehouse": "north"});
     let absent = json!({"sku": "absent"});

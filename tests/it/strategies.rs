@@ -73,8 +73,7 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
 
 #[tokio::test]
 async fn every_strategy_sells_or_is_unavailable() {
-    let app = TestApp::start(Sqlite).await;
-    app.set_level("a", 100).await;
+    let app = TestApp::with_stock(Sqlite, 2, "a", 100).await;
     for (replica, name) in Strategy::names().into_iter().enumerate() {
         let answer = send(app.deduct(replica, name, &json!({"sku": "a"}))).await;
         // A missing server is not back after a moment.

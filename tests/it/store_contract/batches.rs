@@ -59,8 +59,7 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
     #[values(false, true)] read_first: bool,
 ) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 10).await;
+    let fixture = Fixture::with(on, "a", 10).await;
     let remark = |text| Some(Remark::parse("remark", text).unwrap());
     let batch = [
         deduction_with_key("a", 3, "it's\"K\\1\""),
@@ -128,8 +127,7 @@ async fn short_deduction_leaves_the_units_to_the_next(
 #[rstest]
 #[tokio::test]
 async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(on, "a", 5).await;
     let recorded = deduction_with_key("a", 1, "old");
     assert_eq!(
         all(&fixture, std::slice::from_ref(&recorded)).await,
@@ -174,8 +172,7 @@ async fn batch_of_a_missing_level_is_refused(#[values(Sqlite, Mysql, Postgres)] 
 async fn many_rows_of_any_length_fit_into_a_batch(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 255).await;
+    let fixture = Fixture::with(backend, "a", 255).await;
     let long = "😀".repeat(Remark::MAX_CHARS);
     let orders = (0..256).map(|number| {
         let key = format!("{number:0>255}");
@@ -204,8 +201,7 @@ async fn batches_of_two_replicas_sell_every_unit_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     use AttemptOutcome::{Insufficient, Unrecorded};
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 150).await;
+    let fixture = Fixture::with(backend, "a", 150).await;
     let stores = [(); 4].map(|()| open(&fixture.url, 4));
     let buyers = stores.map(|store| {
         tokio::spawn(async move {
@@ -245,8 +241,7 @@ async fn batches_of_two_replicas_sell_every_unit_once(
 #[rstest]
 #[tokio::test]
 async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let mut first = Raw::connect(backend, &fixture.url).await;
     first.begin().await;
     first.record_key().await;
@@ -268,8 +263,7 @@ async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)]
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     fixture.put("raw", 5).await;
     let mut first = Raw::connect(backend, &fixture.url).await;
     first.begin().await;
@@ -295,8 +289,7 @@ async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)]
 async fn deduction_without_time_left_fails_no_other(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(on, "a", 5).await;
     let late = Deduction {
         deadline: Instant::now(),
         ..deduction("a", 1)
@@ -313,8 +306,7 @@ async fn deduction_without_time_left_fails_no_other(
 async fn batch_that_waits_past_its_expiry_takes_nothing(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let deadline = Instant::now() + Duration::from_millis(400);
     let batch = [deduction("a", 1), deduction("a", 1)].map(|order| Deduction { deadline, ..order });
@@ -334,8 +326,7 @@ async fn batch_that_waits_past_its_expiry_takes_nothing(
 async fn batch_waits_for_a_locked_row_within_the_limit(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let batch = [(); 5].map(|()| deduction("a", 1));
     let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
@@ -352,8 +343,7 @@ async fn batch_waits_for_a_locked_row_within_the_limit(
 #[rstest]
 #[tokio::test]
 async fn lone_deduction_is_that_of_single_sql(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 1).await;
+    let fixture = Fixture::with(on, "a", 1).await;
     let key = deduction_with_key("a", 1, "K");
     let lone = std::slice::from_ref(&key);
     assert_eq!(all(&fixture, lone).await, [committed(0)]);

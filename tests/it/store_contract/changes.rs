@@ -137,8 +137,7 @@ async fn units_of_changed_level_need_precondition(
 async fn change_that_changes_nothing_writes_nothing(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 10).await;
+    let fixture = Fixture::with(on, "a", 10).await;
     let with_limit = LevelChange {
         backorder_limit: Some(3),
         ..set_existing("a", 10)
@@ -195,8 +194,7 @@ async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, MODE
 #[rstest]
 #[tokio::test]
 async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 1).await;
+    let fixture = Fixture::with(on, "a", 1).await;
     let below = LevelChange {
         backorder_limit: Some(2),
         ..set_existing("a", -3)

@@ -146,8 +146,7 @@ async fn attempt_that_waits_past_its_expiry_takes_nothing(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values(false, true)] with_key: bool,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let deadline = Instant::now() + WAIT_LIMIT / 2;
     let order = if with_key {
@@ -169,8 +168,7 @@ async fn attempt_that_waits_past_its_expiry_takes_nothing(
 #[rstest]
 #[tokio::test]
 async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let store = open(&fixture.url, 1);
     let mut first = Raw::connect(backend, &fixture.url).await;
     first.begin().await;
@@ -195,8 +193,7 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
 #[rstest]
 #[tokio::test]
 async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let mut first = Raw::connect(backend, &fixture.url).await;
     first.begin().await;
     first.record_key().await;
@@ -233,8 +230,7 @@ pub(super) async fn until_waiting(fixture: &Fixture) {
 #[rstest]
 #[tokio::test]
 async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let mut holder = Raw::connect(backend, &fixture.url).await;
     if backend == Postgres {
         let strict = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET
@@ -294,8 +290,7 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
 #[rstest]
 #[tokio::test]
 async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let mut other = Raw::connect(backend, &fixture.url).await;
     if backend == Postgres {
         // PostgreSQL looks for a deadlock once per wait, after `deadlock_timeout`. The pause lets

@@ -94,8 +94,7 @@ async fn stock_is_sold_to_zero_and_no_further(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
     #[values(Way::Guarded, Way::RowLock)] way: Way,
 ) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(on, "a", 5).await;
     let attempts = [
         (2, committed(3)),
         (4, short(3)),
@@ -134,8 +133,7 @@ async fn backorders_are_sold_down_to_the_limit(
 #[rstest]
 #[tokio::test]
 async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(on, "a", 5).await;
     fixture.hold_three("a").await;
     for way in Way::ATOMIC {
         let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
@@ -150,8 +148,7 @@ async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: O
 #[rstest]
 #[tokio::test]
 async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(on, "a", 5).await;
     let elsewhere = Deduction {
         warehouse: place("east"),
         ..deduction("a", 1)
@@ -231,8 +228,7 @@ async fn overwrite_sets_the_units_that_can_be_sold(
 async fn overwrite_that_read_no_version_records_none(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 10).await;
+    let fixture = Fixture::with(on, "a", 10).await;
     let read = ReadLevel {
         available: 7,
         version: None,

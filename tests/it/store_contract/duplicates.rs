@@ -20,8 +20,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres};
 async fn duplicate_keeps_nothing_locked_across_a_round_trip(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("hot", 10).await;
+    let fixture = Fixture::with(backend, "hot", 10).await;
     fixture.put("other", 10).await;
     let near = &fixture.store;
     let first = deduction_with_key("hot", 1, "m-dup");

@@ -25,8 +25,7 @@ struct Row {
 impl Row {
     /// A level of ten units.
     async fn new(on: On) -> Self {
-        let fixture = Fixture::on(on).await;
-        fixture.put(SKU, 10).await;
+        let fixture = Fixture::with(on, SKU, 10).await;
         Self { on, fixture }
     }
 

@@ -40,6 +40,12 @@ pub(crate) const MYSQL: On = On::Sql(Backend::Mysql);
 pub(crate) const POSTGRES: On = On::Sql(Backend::Postgres);
 pub(crate) const MODEL: On = On::Model;
 
+impl From<Backend> for On {
+    fn from(backend: Backend) -> Self {
+        Self::Sql(backend)
+    }
+}
+
 impl On {
     /// Its SQL database.
     pub(crate) fn backend(self) -> Backend {
@@ -92,6 +98,13 @@ impl Fixture {
                 )
             },
         }
+    }
+
+    /// A store on any back end of the contract, with one level.
+    pub(crate) async fn with(on: impl Into<On>, sku: &str, on_hand: i64) -> Self {
+        let fixture = Self::on(on.into()).await;
+        fixture.put(sku, on_hand).await;
+        fixture
     }
 
     /// The deductions of the back end under test.

@@ -24,8 +24,7 @@ async fn late_batch_sells_before_its_expiry_only(
     #[values(Mysql, Postgres)] backend: Backend,
     #[values(false, true)] in_time: bool,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let (proxy, url) = Proxy::before(&fixture.url).await;
     let options = StoreOptions {
         pool_size: 1,
@@ -82,8 +81,7 @@ async fn level_that_changes_after_the_read_is_read_again(
     #[case] on_hand: i64,
     #[case] expected: [AttemptOutcome; 2],
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 3).await;
+    let fixture = Fixture::with(backend, "a", 3).await;
     let (proxy, url) = Proxy::before(&fixture.url).await;
     let far = open(&url, 1);
     let (sku, main) = (name("a"), Warehouse::default());

@@ -43,8 +43,7 @@ fn operations(movements: &[Movement]) -> Vec<OperationId> {
 #[rstest]
 #[tokio::test]
 async fn page_is_in_commit_order(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 100).await;
+    let fixture = Fixture::with(backend, "a", 100).await;
     let sales: Vec<Deduction> = (0..9).map(|_| deduction("a", 1)).collect();
     let order = [4, 0, 8, 2, 6, 1, 7, 3, 5];
     for sale in order {

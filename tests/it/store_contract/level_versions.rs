@@ -27,8 +27,7 @@ fn numbered(last: i64) -> Vec<i64> {
 #[rstest]
 #[tokio::test]
 async fn every_writer_numbers_its_movement(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 20).await;
+    let fixture = Fixture::with(backend, "a", 20).await;
     fixture.put("b", 20).await;
     for way in [
         Way::Guarded,
@@ -64,8 +63,7 @@ async fn every_writer_numbers_its_movement(#[values(Sqlite, Mysql, Postgres)] ba
 async fn numbers_have_no_gaps_under_contention(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 30).await;
+    let fixture = Fixture::with(backend, "a", 30).await;
     let sales: Vec<_> = (0..40)
         .map(|n| deduction_with_key("a", 1, &format!("key-{}", n % 35)))
         .collect();
@@ -83,8 +81,7 @@ async fn numbers_have_no_gaps_under_contention(
 #[rstest]
 #[tokio::test]
 async fn level_change_counts_a_sale_that_it_waits_for(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     let mut sale = Raw::connect(backend, &fixture.url).await;
     sale.begin().await;
     for statement in [

@@ -97,8 +97,7 @@ async fn each_level_is_written_with_all_fields(#[values(SQLITE, MYSQL, POSTGRES,
 #[rstest]
 #[tokio::test]
 async fn refused_level_holds_up_no_other(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    fixture.put("a", 3).await;
+    let fixture = Fixture::with(on, "a", 3).await;
     fixture.put("short", 2).await;
     fixture
         .set(LevelChange {
@@ -252,8 +251,7 @@ async fn replicas_with_the_same_levels_sell_every_unit_once(
 #[rstest]
 #[tokio::test]
 async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     fixture.put("b", 5).await;
     let mut first = Raw::connect(backend, &fixture.url).await;
     first.begin().await;
@@ -278,8 +276,7 @@ async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend:
 async fn level_that_is_named_twice_is_written_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 9).await;
+    let fixture = Fixture::with(backend, "a", 9).await;
     let batches = vec![vec![deduction("a", 1)], vec![deduction("a", 3)]];
     assert_eq!(merged(&fixture, &batches).await, [sold([8]), None]);
     assert_in_order(&fixture, &["a"]).await;
@@ -295,8 +292,7 @@ async fn late_message_sells_before_its_expiry_only(
     #[values(Mysql, Postgres)] backend: Backend,
     #[values(false, true)] in_time: bool,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 5).await;
+    let fixture = Fixture::with(backend, "a", 5).await;
     fixture.put("b", 5).await;
     let (proxy, url) = Proxy::before(&fixture.url).await;
     let options = StoreOptions {

@@ -59,8 +59,7 @@ async fn killed_server_is_unavailable_until_restart(#[values(Postgres)] backend:
 #[rstest]
 #[tokio::test]
 async fn busy_connections_are_not_an_outage(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 10).await;
+    let fixture = Fixture::with(backend, "a", 10).await;
     let store = open(&fixture.url, 1);
     store.check_writable().await.unwrap();
     let _rival = Rival::holding_stock(backend, &fixture.url).await;
@@ -95,8 +94,7 @@ async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)]
 #[rstest]
 #[tokio::test]
 async fn slow_statement_is_ended_by_the_server(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 10).await;
+    let fixture = Fixture::with(backend, "a", 10).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     let slow = match backend {
         Postgres => {
@@ -139,8 +137,7 @@ async fn silence_in_commit_is_an_unknown_outcome(#[values(Mysql, Postgres)] back
 #[rstest]
 #[tokio::test]
 async fn readiness_does_not_wait_for_a_connection(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 10).await;
+    let fixture = Fixture::with(backend, "a", 10).await;
     let store = open_patient(&fixture.url);
     store.check_writable().await.unwrap();
     let rival = Rival::holding_stock(backend, &fixture.url).await;

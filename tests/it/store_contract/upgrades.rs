@@ -118,8 +118,7 @@ fn start_upgrade(fixture: &Fixture) -> JoinHandle<Result<(), String>> {
 async fn migration_behind_an_open_reader_stops_no_sale(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 1_000_000).await;
+    let fixture = Fixture::with(backend, "a", 1_000_000).await;
     let store = patient_store(&fixture.url);
     let mut reader = Raw::connect(backend, &fixture.url).await;
     reader.run("BEGIN").await.unwrap();
@@ -183,8 +182,7 @@ fn later_index(backend: Backend) -> &'static str {
 async fn index_build_behind_an_open_reader_stops_no_sale(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    fixture.put("a", 1_000_000).await;
+    let fixture = Fixture::with(backend, "a", 1_000_000).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     let store = patient_store(&fixture.url);
     let mut reader = Raw::connect(backend, &fixture.url).await;

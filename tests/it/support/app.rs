@@ -117,6 +117,13 @@ impl TestApp {
         Self::with_flags(backend, 2, &[]).await
     }
 
+    /// `count` replicas on a fresh database with one level.
+    pub(crate) async fn with_stock(backend: Backend, count: u32, sku: &str, on_hand: i64) -> Self {
+        let app = Self::with_flags(backend, count, &[]).await;
+        app.set_level(sku, on_hand).await;
+        app
+    }
+
     /// `count` replicas on a fresh database, with command line flags.
     pub(crate) async fn with_flags(backend: Backend, count: u32, flags: &[&str]) -> Self {
         let database = fresh_database(backend).await;
