@@ -67,10 +67,7 @@ async fn waiter_is_woken_at_once_and_lost_wake_up_costs_fallback() {
     let (one, other) = (rig.manager(), rig.manager());
     for (lost, most) in [(0, Duration::from_millis(50)), (1, Duration::from_secs(2))] {
         let latch = other.latch(&format!("parts{lost}"), 1);
-        let waiter = tokio::spawn({
-            let latch = latch.clone();
-            async move { latch.wait(LONG).await }
-        });
+        let waiter = tokio::spawn(async move { latch.wait(LONG).await });
         tokio::time::sleep(Duration::from_millis(100)).await;
         rig.server.lose_wake_ups(lost);
         let begin = rig.now();
@@ -141,10 +138,8 @@ async fn barrier_and_removed_latch_leave_no_node() {
         meet(&one, &other, "round").await;
     }
     let latch = one.latch("parts", 1);
-    let waiter = tokio::spawn({
-        let latch = other.latch("parts", 1);
-        async move { latch.wait(LONG).await }
-    });
+    let watched_latch = other.latch("parts", 1);
+    let waiter = tokio::spawn(async move { watched_latch.wait(LONG).await });
     let watched = async || rig.counter("zk_watch_count").await == 1;
     eventually("the waiter watches", LONG, watched).await;
     latch.arrive().await.unwrap();

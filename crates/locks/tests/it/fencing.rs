@@ -18,7 +18,7 @@ use tokio::runtime;
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, Rig as _, RigExt as _, TokenRig, eventually, holder};
+use crate::rig::{Faults as _, Rig as _, RigExt as _, TokenRig, eventually, revoke_holder};
 
 /// Acquires a lock that expires without renewal, and then again by another client.
 async fn paused_holder_and_next(rig: &impl TokenRig) -> [LockGuard; 2] {
@@ -108,9 +108,7 @@ async fn write_of_revoked_holder_is_refused_by_zookeeper() {
     let operator = rig.manager();
     let guard = manager.lock("account").acquire().await.unwrap();
     let node = rig.create(".balance", b"0").await;
-    let lock = operator.lock("account");
-    let nonce = holder(lock.clone()).await.nonce;
-    assert!(lock.revoke(nonce).await.unwrap());
+    revoke_holder(operator.lock("account")).await;
     let error = backend.write_if_held(&guard, &node, b"1", None).await;
     let reason = LostReason::Revoked;
     assert_matches!(error.unwrap_err(), LockError::Lost { reason: found } if *found == reason);

@@ -329,6 +329,13 @@ pub(crate) async fn holder<T>(lock: LockBuilder<T>) -> Claimant {
     view.holders.remove(0)
 }
 
+/// Takes a lock away from its only holder. Returns the nonce of the holder.
+pub(crate) async fn revoke_holder<T>(lock: LockBuilder<T>) -> Nonce {
+    let nonce = holder(lock.clone()).await.nonce;
+    assert!(lock.revoke(nonce).await.unwrap());
+    nonce
+}
+
 /// Two processes use a barrier once.
 pub(crate) async fn meet(one: &LockManager, other: &LockManager, name: &str) {
     const LONG: Duration = Duration::from_mins(1);

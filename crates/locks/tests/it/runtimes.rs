@@ -179,15 +179,11 @@ fn end_of_runtime_ends_pauses_of_acquisition() {
 #[test]
 fn end_of_runtime_leaves_release_unconfirmed() {
     for _ in 0..20 {
-        let outcome = outcome_after_end(
-            async |Elsewhere {
-                       manager, server, ..
-                   }| {
-                let guard = manager.lock("held").acquire().await.unwrap();
-                server.delay_requests(Question::Release, 1);
-                tokio::spawn(guard.release())
-            },
-        );
+        let outcome = outcome_after_end(async |elsewhere| {
+            let guard = elsewhere.manager.lock("held").acquire().await.unwrap();
+            elsewhere.server.delay_requests(Question::Release, 1);
+            tokio::spawn(guard.release())
+        });
         assert_matches!(outcome, ReleaseOutcome::Unconfirmed { .. });
     }
 }

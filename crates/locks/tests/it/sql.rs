@@ -191,10 +191,8 @@ async fn tables_are_created_once(#[values(Sqlite, Mysql, Postgres)] kind: Backen
     let managers: Vec<_> = backends.into_iter().map(LockManager::new).collect();
     let sources = managers.iter().map(|one| source_of(one, "source"));
     let sources = futures_util::future::join_all(sources).await;
-    assert!(
-        sources.windows(2).all(|two| two[0] == two[1]),
-        "{sources:?}"
-    );
+    let is_one = sources.iter().all(|each| *each == sources[0]);
+    assert!(is_one, "{sources:?}");
 }
 
 mod full {

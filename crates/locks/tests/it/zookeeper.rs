@@ -94,10 +94,8 @@ async fn handover_causes_at_most_two_watch_events() {
     first.release().await;
     waiters.join_all().await;
     let events = watch_events(&rig).await - before;
-    assert!(
-        (59..=2 * 61).contains(&events),
-        "{events} watch events for 61 handovers"
-    );
+    let expected = 59..=2 * 61;
+    assert!(expected.contains(&events), "{events} for 61 handovers");
 }
 
 /// One of the waiting tasks of a process has a place behind the holder. The others wait in the process.

@@ -8,7 +8,7 @@ use stocklock_locks::{LockBuilder, LockError, LockView, LostReason, Nonce, Relea
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    Rig, RigExt, TokenRig, eventually, hand_over, holder, lost_reason, use_lock,
+    Rig, RigExt, TokenRig, eventually, hand_over, holder, lost_reason, revoke_holder, use_lock,
     wait_until_nothing_is_left,
 };
 
@@ -73,8 +73,7 @@ pub(super) async fn revoked_holder_learns_it_and_next_one_enters(rig: &impl Rig)
     let next = tokio::spawn(other.lock("revoked").wait(SOON).acquire());
     let waits = async || inspect(other.lock("revoked")).await.local_waiters == 1;
     eventually("a task waits", SOON, waits).await;
-    let nonce = holder(operator.lock("revoked")).await.nonce;
-    assert!(operator.lock("revoked").revoke(nonce).await.unwrap());
+    revoke_holder(operator.lock("revoked")).await;
     let next = next.await.unwrap().unwrap();
     rig.assert_grows(rig.token(&guard), &next);
     assert_eq!(guard.lost().await, LostReason::Revoked);
@@ -95,13 +94,11 @@ pub(super) async fn revoked_holder_learns_it_and_next_one_enters(rig: &impl Rig)
 pub(super) async fn verify_and_release_report_revocation(rig: &impl Rig) {
     let (one, operator) = (rig.manager(), rig.manager());
     let guard = one.lock("asked").lease(LEASE).acquire().await.unwrap();
-    let nonce = holder(operator.lock("asked")).await.nonce;
-    assert!(operator.lock("asked").revoke(nonce).await.unwrap());
+    revoke_holder(operator.lock("asked")).await;
     let error = guard.verify().await.unwrap_err();
     assert_eq!(lost_reason(&error), Some(LostReason::Revoked));
     let guard = one.lock("asked").lease(LEASE).acquire().await.unwrap();
-    let nonce = holder(operator.lock("asked")).await.nonce;
-    assert!(operator.lock("asked").revoke(nonce).await.unwrap());
+    let nonce = revoke_holder(operator.lock("asked")).await;
     let outcome = guard.release().await;
     let reason = LostReason::Revoked;
     assert_matches!(outcome, ReleaseOutcome::AlreadyLost { reason: r, .. } if *r == reason);
@@ -171,11 +168,7 @@ pub(super) async fn revoked_writer_admits_readers(rig: &impl TokenRig) {
     let waits = async || !inspect(operator.read("taken")).await.waiters.is_empty();
     eventually("the reader waits", SOON, waits).await;
     let nonce = holder(operator.read("taken")).await.nonce;
-    let waiting = inspect(operator.read("taken"))
-        .await
-        .waiters
-        .remove(0)
-        .nonce;
+    let waiting = inspect(operator.read("taken")).await.waiters[0].nonce;
     assert!(!operator.read("taken").revoke(waiting).await.unwrap());
     assert!(operator.read("taken").revoke(nonce).await.unwrap());
     let reader = reader.await.unwrap().unwrap();
@@ -192,8 +185,7 @@ pub(super) async fn revoked_writer_learns_it_from_each_request(rig: &impl TokenR
     for request in ["verify", "extend", "downgrade", "release"] {
         let writer = one.write("asked").lease(LEASE).wait(SOON).acquire();
         let writer = writer.await.unwrap();
-        let nonce = holder(operator.write("asked")).await.nonce;
-        assert!(operator.write("asked").revoke(nonce).await.unwrap());
+        revoke_holder(operator.write("asked")).await;
         let error = match request {
             "verify" => writer.verify().await,
             "extend" => writer.extend(LEASE).await,

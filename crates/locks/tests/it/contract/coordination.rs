@@ -56,10 +56,8 @@ pub(super) async fn exchange_succeeds_for_one_process(rig: &impl TokenRig) {
 pub(super) async fn change_of_number_wakes_waiter(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let number = one.number("version");
-    let waiter = tokio::spawn({
-        let number = other.number("version");
-        async move { number.wait_for(LONG, |version| version >= 3).await }
-    });
+    let watched = other.number("version");
+    let waiter = tokio::spawn(async move { watched.wait_for(LONG, |version| version >= 3).await });
     for version in [1, 2, 3] {
         tokio::time::sleep(rig.moment()).await;
         assert!(!waiter.is_finished());
@@ -68,10 +66,8 @@ pub(super) async fn change_of_number_wakes_waiter(rig: &impl TokenRig) {
     assert_eq!(waiter.await.unwrap().unwrap(), Some(3));
     // The number is already so.
     let number = other.number("version");
-    let found = number
-        .wait_for(Duration::ZERO, |version| version == 3)
-        .await;
-    assert_eq!(found.unwrap(), Some(3));
+    let found = number.wait_for(Duration::ZERO, |version| version == 3);
+    assert_eq!(found.await.unwrap(), Some(3));
 }
 
 pub(super) async fn number_is_zero_before_first_change_and_after_removal(rig: &impl TokenRig) {
@@ -80,10 +76,8 @@ pub(super) async fn number_is_zero_before_first_change_and_after_removal(rig: &i
     assert_eq!(one.number(name).get().await.unwrap(), 0);
     one.number(name).remove().await.unwrap();
     one.number(name).set(7).await.unwrap();
-    let waiter = tokio::spawn({
-        let number = other.number(name);
-        async move { number.wait_for(LONG, |value| value == 0).await }
-    });
+    let watched = other.number(name);
+    let waiter = tokio::spawn(async move { watched.wait_for(LONG, |value| value == 0).await });
     tokio::time::sleep(rig.moment()).await;
     assert!(!waiter.is_finished());
     one.number(name).remove().await.unwrap();

@@ -3,16 +3,12 @@
 use std::time::Duration;
 
 use stocklock_locks::memory::Question;
-use stocklock_locks::{LockError, LockManager, LostReason, Nonce};
+use stocklock_locks::{LockError, LockManager, LostReason};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, sleep};
 
 use super::{LEASE, RESPONSE, manager, server};
-use crate::rig::{holder, lost_reason};
-
-async fn nonce_of_holder(manager: &LockManager) -> Nonce {
-    holder(manager.lock("a")).await.nonce
-}
+use crate::rig::{holder, lost_reason, revoke_holder};
 
 /// The waiter is woken, and the holder learns of it at its next renewal.
 #[tokio::test(start_paused = true)]
@@ -42,7 +38,7 @@ async fn revocation_with_lost_answer_can_be_repeated() {
     let [one, other, operator] = [manager(&server), manager(&server), manager(&server)];
     let guard = one.lock("a").acquire().await.unwrap();
     let next = tokio::spawn(other.lock("a").wait(LEASE).acquire());
-    let nonce = nonce_of_holder(&operator).await;
+    let nonce = holder(operator.lock("a")).await.nonce;
     server.lose_answers(Question::Revoke, 1);
     let unclear = operator.lock("a").revoke(nonce).await;
     assert_matches!(unclear, Err(LockError::Unavailable(_)));
@@ -59,7 +55,7 @@ async fn revocation_that_never_arrives_changes_nothing() {
     let server = server();
     let [one, operator] = [manager(&server), manager(&server)];
     let guard = one.lock("a").acquire().await.unwrap();
-    let nonce = nonce_of_holder(&operator).await;
+    let nonce = holder(operator.lock("a")).await.nonce;
     server.lose_requests(Question::Revoke, 1);
     let begin = Instant::now();
     let lost = operator.lock("a").revoke(nonce).await;
@@ -75,8 +71,7 @@ async fn reason_of_a_loss_needs_no_other_request() {
     let server = server();
     let [one, operator] = [manager(&server), manager(&server)];
     let guard = one.lock("a").acquire().await.unwrap();
-    let nonce = nonce_of_holder(&operator).await;
-    assert!(operator.lock("a").revoke(nonce).await.unwrap());
+    revoke_holder(operator.lock("a")).await;
     for question in [Question::Read, Question::Verify, Question::Release] {
         server.lose_requests(question, 9);
     }
@@ -94,8 +89,7 @@ async fn revocation_is_remembered_until_the_end_of_a_long_lease() {
     let [one, operator] = [manager(&server), manager(&server)];
     let lease = Duration::from_mins(10);
     let guard = one.lock("a").lease(lease).acquire().await.unwrap();
-    let nonce = nonce_of_holder(&operator).await;
-    assert!(operator.lock("a").revoke(nonce).await.unwrap());
+    let nonce = revoke_holder(operator.lock("a")).await;
     let begin = Instant::now();
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert!(begin.elapsed() > lease / 4, "{:?}", begin.elapsed());
@@ -111,8 +105,7 @@ async fn holder_of_the_same_manager_learns_it_at_once() {
     let manager = manager(&server);
     let guard = manager.lock("a").acquire().await.unwrap();
     let begin = Instant::now();
-    let nonce = nonce_of_holder(&manager).await;
-    assert!(manager.lock("a").revoke(nonce).await.unwrap());
+    revoke_holder(manager.lock("a")).await;
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert!(begin.elapsed() < RESPONSE);
 }

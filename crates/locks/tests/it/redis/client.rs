@@ -77,10 +77,8 @@ async fn own_client_keeps_its_user_database_and_protocol(#[case] protocol: &str)
     let error = manager(&Client::open(wrong).unwrap()).ping().await;
     let error = error.unwrap_err();
     assert!(error.is_permanent(), "{error}");
-    assert!(
-        error.to_string().contains("authentication failed"),
-        "{error}"
-    );
+    let message = error.to_string();
+    assert!(message.contains("authentication failed"), "{message}");
 }
 
 /// The certificate comes from an authority that only this client trusts.

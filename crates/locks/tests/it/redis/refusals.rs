@@ -31,17 +31,14 @@ async fn check_refusal(rig: &RedisRig, code: &str, end: impl AsyncFnOnce()) {
     let counts = Counts::default();
     // One hash slot for all keys, for the test with a cluster.
     let backend = RedisBackend::builder(&rig.url()).prefix("{lock}");
-    let manager = LockManager::builder(backend.build().unwrap())
-        .hooks(counts.clone())
-        .build();
+    let manager = LockManager::builder(backend.build().unwrap());
+    let manager = manager.hooks(counts.clone()).build();
     let lock = manager.lock("refused");
     let short = lock.clone().wait(Duration::from_millis(200));
     let message = transient(&short.acquire().await.unwrap_err());
     let start = "the lock server is unavailable: redis: acquire \"refused\": ";
-    assert!(
-        message.starts_with(start) && message.contains(code),
-        "{message}"
-    );
+    assert!(message.starts_with(start), "{message}");
+    assert!(message.contains(code), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
     let before = counts.attempts();
     let long = tokio::spawn(lock.wait(Duration::from_secs(30)).acquire());

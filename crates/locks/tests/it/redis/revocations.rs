@@ -7,7 +7,7 @@ use stocklock_locks::{LostReason, Nonce};
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{RigExt, holder};
+use crate::rig::{RigExt, holder, revoke_holder};
 
 /// A busy machine renews it in time.
 const LEASE: Duration = Duration::from_secs(6);
@@ -25,8 +25,7 @@ async fn revocation_keeps_last_token_and_expires() {
     let ahead = guard.token().get() + 3_600_000_000;
     let set = format!("SET lock{{sku:42}}:token {ahead}");
     run::<String>(&mut direct, &set).await;
-    let nonce = holder(operator.lock("sku:42")).await.nonce;
-    assert!(operator.lock("sku:42").revoke(nonce).await.unwrap());
+    let nonce = revoke_holder(operator.lock("sku:42")).await;
     let next = operator.lock("sku:42").acquire().await.unwrap();
     assert_eq!(next.token().get(), ahead + 1);
     assert_eq!(guard.lost().await, LostReason::Revoked);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::votes::set_foreign;
 use super::{SOON, foreign_vote, set};
 use crate::rig::redlock::RedLockRig;
-use crate::rig::{Rig as _, RigExt as _, holder, lost_reason, released, renewal, request};
+use crate::rig::{Rig as _, RigExt as _, lost_reason, released, renewal, request, revoke_holder};
 
 /// A renewal waits for a quarter of it at most.
 const MAX_LEASE: Duration = Duration::from_secs(40);
@@ -122,8 +122,7 @@ async fn operator_needs_no_silent_master() {
     rig.masters[2].proxy.set(Mode::Blackhole).await;
     let begin = Instant::now();
     for name in ["verified", "released"] {
-        let nonce = holder(operator.lock(name)).await.nonce;
-        assert!(operator.lock(name).revoke(nonce).await.unwrap());
+        revoke_holder(operator.lock(name)).await;
         let view = operator.lock(name).inspect().await.unwrap();
         assert_eq!(view.holders, []);
     }
@@ -148,11 +147,8 @@ async fn busy_lock_is_known_without_the_silent_master() {
     set_foreign(&rig, 2, "busy").await;
     rig.masters[4].proxy.set(Mode::Blackhole).await;
     let begin = Instant::now();
-    let attempt = backend
-        .contender(request("busy", MAX_LEASE))
-        .attempt()
-        .await;
-    assert_matches!(attempt.unwrap(), Attempt::Busy { .. });
+    let mut contender = backend.contender(request("busy", MAX_LEASE));
+    assert_matches!(contender.attempt().await.unwrap(), Attempt::Busy { .. });
     assert_eq!(backend.verify("warm", warm.nonce).await.unwrap(), None);
     assert_soon(begin);
 }

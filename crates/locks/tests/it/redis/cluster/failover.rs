@@ -78,10 +78,8 @@ async fn failovers_let_no_outdated_holder_write_unnoticed() {
     all_grow(written).await;
     ends.store(true, Ordering::SeqCst);
     let sources = users.join_all().await;
-    assert!(
-        sources.iter().all(|each| *each == sources[0]),
-        "{sources:?}"
-    );
+    let is_one = sources.iter().all(|each| *each == sources[0]);
+    assert!(is_one, "{sources:?}");
     assert_eq!(sources[0].len(), 1);
     wait_until_nothing_is_left(&rig, SOON).await;
     for register in registers {

@@ -121,9 +121,8 @@ impl<'a> Moving<'a> {
     async fn keys(&self, name: &str) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         for (master, key) in self.rig.keys(&format!("{{{name}}}*")).await {
-            let value = self.send(master, &format!("TYPE {key}")).await;
-            let value: String = value;
-            let read = match &*value {
+            let kind: String = self.send(master, &format!("TYPE {key}")).await;
+            let read = match &*kind {
                 "string" => format!("GET {key}"),
                 "zset" => format!("ZRANGE {key} 0 -1 WITHSCORES"),
                 _ => format!("HGETALL {key}"),
@@ -139,10 +138,8 @@ impl<'a> Moving<'a> {
         // The node that receives the slot shows nothing without this.
         let mut pipe = redis::pipe();
         pipe.cmd("ASKING").ignore().add_command(command(line));
-        let answer: Vec<T> = pipe
-            .query_async(&mut self.rig.direct(node).await)
-            .await
-            .unwrap();
+        let mut direct = self.rig.direct(node).await;
+        let answer: Vec<T> = pipe.query_async(&mut direct).await.unwrap();
         answer.into_iter().next().unwrap()
     }
 }
@@ -166,9 +163,8 @@ async fn holders_keep_locks_while_their_slot_moves() {
     }
     let key = rig.key(name);
     moving.carry(std::slice::from_ref(&key)).await;
-    moving
-        .carry(&["holders", "claims"].map(|of| format!("{key}:{of}")))
-        .await;
+    let permits = ["holders", "claims"].map(|of| format!("{key}:{of}"));
+    moving.carry(&permits).await;
     tokio::time::sleep(half).await;
     for guard in &guards {
         guard.verify().await.unwrap();
@@ -279,10 +275,8 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
     }
     moving.end().await;
     for request in held.iter().chain([&waiting]) {
-        backend
-            .release(&unclear(request, request.nonce))
-            .await
-            .unwrap();
+        let release = unclear(request, request.nonce);
+        backend.release(&release).await.unwrap();
     }
     wait_until_nothing_is_left(&rig, Duration::from_secs(5)).await;
     let free = rig.manager().write(name).acquire().await;
