@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use stocklock::store::{Store, StoreOptions, connect};
+use stocklock::store::Store;
 use stocklock_testkit::run::variable;
 
 use crate::faults::SOON;
+use crate::store_contract::fixture::open_waiting;
 
 mod faulty;
 mod http;
@@ -29,11 +30,7 @@ fn full_size() -> Option<usize> {
 
 /// The store of a database.
 fn open(database: &str) -> Arc<dyn Store> {
-    let options = StoreOptions {
-        pool_size: 1,
-        wait_limit: SOON,
-    };
-    connect(database, &options).expect("the URL of a database")
+    open_waiting(database, 1, SOON)
 }
 
 /// The key of the counter of [`SKU`] in the main warehouse.

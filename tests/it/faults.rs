@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use reqwest::RequestBuilder;
-use stocklock::stock::{Audit, Movement, MovementFilter, Sku};
-use stocklock::store::{Store, StoreOptions, connect};
+use stocklock::stock::{Audit, Movement, MovementFilter};
+use stocklock::store::Store;
 use stocklock::strategy::Strategy;
 use stocklock_testkit::eventually;
 use stocklock_testkit::run::variable;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::store_contract::fixture::{all_of, name, open_waiting};
 use crate::support::app::TestApp;
 pub(crate) use crate::support::app::{Answer, send, try_send};
 use crate::support::proxy::{Proxy, Trigger};
@@ -191,22 +192,14 @@ pub(crate) struct Ledger(Arc<dyn Store>);
 
 impl Ledger {
     pub(crate) fn at(url: &str) -> Self {
-        let options = StoreOptions {
-            pool_size: 4,
-            wait_limit: SOON,
-        };
-        Self(connect(url, &options).expect("the URL of a database"))
+        Self(open_waiting(url, 4, SOON))
     }
 
     /// All movements of a SKU, newest first. A database that was restarted has ended the connections.
     async fn movements(&self, sku: &str) -> Vec<Movement> {
         let filter = MovementFilter {
-            sku: self::sku(sku),
-            warehouse: None,
-            kind: None,
-            reference: None,
-            from: None,
             limit: 1_000_000,
+            ..all_of(sku)
         };
         let mut movements = None;
         until("the ledger can be read", async || {
@@ -247,7 +240,7 @@ impl Ledger {
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
         let mut audit = None;
         until("the audit can be read", async || {
-            let audits = self.0.audit(&self::sku(sku)).await;
+            let audits = self.0.audit(&name(sku)).await;
             audit = audits.ok().map(|audits| audits.into_iter().next());
             audit.is_some()
         })
@@ -261,8 +254,4 @@ impl Ledger {
         assert!(audit.consistent(), "{sku}: {audit:?}");
         audit
     }
-}
-
-fn sku(name: &str) -> Sku {
-    Sku::parse(name).expect("the name of a SKU")
 }

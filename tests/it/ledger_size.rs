@@ -45,12 +45,10 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
     fixture.put("small", 1_000).await;
     for part in 0..2 {
         let seeded = Seeded {
-            sku: "big",
-            warehouse: "main",
             operations: part,
-            movements: rows / 2,
             after: 1 + u64::from(part) * (rows / 2),
             seed,
+            ..Seeded::of("big", rows / 2)
         };
         seeded.insert(&mut raw).await;
         for _ in 0..30 {
@@ -67,12 +65,10 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
     let checkpoints_time = start.elapsed();
     // As many movements as may follow a checkpoint.
     let tail = Seeded {
-        sku: "big",
-        warehouse: "main",
         operations: 2,
-        movements: 999,
         after: 1 + rows / 2 * 2,
         seed,
+        ..Seeded::of("big", 999)
     };
     tail.insert(&mut raw).await;
     fixture.store.write_due().await.unwrap();

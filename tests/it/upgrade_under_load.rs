@@ -14,7 +14,7 @@ use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType};
 use stocklock::store::migrate_with;
 use stocklock_testkit::eventually;
-use stocklock_testkit::run::{rng, variable};
+use stocklock_testkit::run::variable;
 use tokio::time::Instant;
 
 use crate::distant_race::race;
@@ -110,14 +110,7 @@ async fn upgrade_under_load_fails_no_sale(#[values(Postgres)] backend: Backend) 
     let old = Process::lab_of(&program, url).await;
     old.set_level("filled", 0).await;
     let mut raw = Raw::connect(backend, url).await;
-    let seeded = Seeded {
-        sku: "filled",
-        warehouse: "main",
-        operations: 1,
-        movements,
-        after: 1,
-        seed: rng().u64(..1_000_000),
-    };
+    let seeded = Seeded::of("filled", movements);
     seeded.insert(&mut raw).await;
 
     let readers = [

@@ -9,11 +9,11 @@ use std::time::Duration;
 use reqwest::{Client, Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
-use stocklock::store::{StoreOptions, connect};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::faults::{copy, send};
+use crate::store_contract::fixture::open_waiting;
 use crate::support::process::Process;
 use crate::support::rival::Raw;
 use crate::support::seeded_ledger::Seeded;
@@ -159,21 +159,13 @@ async fn audits_delay_other_sales_little(#[values(Mysql, Postgres)] backend: Bac
     let shop = Shop::open(backend, (0..CLIENTS).map(sku)).await;
     let url = &shop.database.url;
     let seeded = Seeded {
-        sku: &sku(0),
-        warehouse: "main",
-        operations: 0,
-        movements: MOVEMENTS,
-        after: 1,
         seed: 0,
+        ..Seeded::of("hot-0", MOVEMENTS)
     };
     let mut raw = Raw::connect(backend, url).await;
     seeded.insert(&mut raw).await;
     // Before this step, each audit would sum them all.
-    let options = StoreOptions {
-        pool_size: 1,
-        wait_limit: Duration::from_mins(1),
-    };
-    let store = connect(url, &options).expect("a valid URL");
+    let store = open_waiting(url, 1, Duration::from_mins(1));
     store.write_due().await.expect("checkpoints are written");
     let audit = shop
         .client

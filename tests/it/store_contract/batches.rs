@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Deduction, LevelChange, Movement, Remark, Remarks, RequestHash};
+use stocklock::stock::{Deduction, LevelChange, Remark, Remarks, RequestHash};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
@@ -42,17 +42,6 @@ fn assert_recorded(outcome: &AttemptOutcome, first: &Deduction) {
     assert_eq!(movement.operation, first.operation);
 }
 
-/// The ledger of `a` agrees with its level, and has every version from 1 on.
-async fn assert_in_order(fixture: &Fixture) -> Vec<Movement> {
-    let movements = fixture.movements("a").await;
-    let versions: Vec<_> = movements.iter().map(|one| one.level_version).collect();
-    let last = fixture.level("a").await.version;
-    let expected: Vec<_> = (1..=last).rev().collect();
-    assert_eq!(versions, expected);
-    assert!(fixture.audit("a").await.consistent());
-    movements
-}
-
 #[rstest]
 #[tokio::test]
 async fn each_of_a_batch_is_recorded_with_all_its_fields(
@@ -74,7 +63,7 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
     ];
     let sold = all_of(&fixture, &batch, read_first).await;
     assert_eq!(sold, [committed(7), committed(5), committed(1)]);
-    let movements = assert_in_order(&fixture).await;
+    let movements = fixture.assert_in_order("a").await;
     let sales = movements.iter().rev().skip(1);
     for ((sale, order), available) in sales.zip(&batch).zip([7, 5, 1]) {
         assert_eq!(sale.operation, order.operation);
@@ -119,7 +108,7 @@ async fn short_deduction_leaves_the_units_to_the_next(
     ];
     assert_eq!(all(&fixture, &batch).await, expected);
     assert_eq!(fixture.level("a").await.on_hand, -2);
-    assert_eq!(assert_in_order(&fixture).await.len(), 4);
+    assert_eq!(fixture.assert_in_order("a").await.len(), 4);
     let sold_out = [1, 2].map(|units| deduction("a", units));
     assert_eq!(all(&fixture, &sold_out).await, [short(0), short(0)]);
 }
@@ -155,7 +144,7 @@ async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRE
         assert_eq!(*repeat, AttemptOutcome::Duplicate);
     }
     assert_eq!(outcomes[5..], [short(3), committed(1)]);
-    assert_eq!(assert_in_order(&fixture).await.len(), 4);
+    assert_eq!(fixture.assert_in_order("a").await.len(), 4);
 }
 
 #[rstest]
@@ -190,7 +179,7 @@ async fn many_rows_of_any_length_fit_into_a_batch(
     let expected: Vec<_> = (0..255).rev().map(committed).collect();
     assert_eq!(outcomes[..255], expected);
     assert_eq!(outcomes[255], short(0));
-    assert_in_order(&fixture).await;
+    fixture.assert_in_order("a").await;
 }
 
 /// The last batches are refused in part, so they read the level, which other replicas change then. They
@@ -234,7 +223,7 @@ async fn batches_of_two_replicas_sell_every_unit_once(
     }
     remaining.sort_unstable();
     assert_eq!(remaining, (0..150).collect::<Vec<i64>>());
-    assert_in_order(&fixture).await;
+    fixture.assert_in_order("a").await;
 }
 
 /// Another transaction has recorded the key of one member and is still open. The others are sold.
@@ -256,7 +245,7 @@ async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)]
     assert_matches!(answers[1], Err(StoreError::KeyInFlight(_)));
     assert_eq!(*answers[2].as_ref().unwrap(), committed(3));
     first.run("ROLLBACK").await.unwrap();
-    assert_in_order(&fixture).await;
+    fixture.assert_in_order("a").await;
 }
 
 /// The open transaction commits while the batch waits for it.
@@ -280,7 +269,7 @@ async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)]
     );
     assert!(repeated, "{outcomes:?}");
     assert_eq!(outcomes[1], committed(4));
-    assert_in_order(&fixture).await;
+    fixture.assert_in_order("a").await;
 }
 
 /// One caller is answered at once. The others are not held up, and do not expire with it.
@@ -297,7 +286,7 @@ async fn deduction_without_time_left_fails_no_other(
     let batch = [deduction("a", 1), late, deduction("a", 1)];
     let expected = [committed(4), AttemptOutcome::Conflict, committed(3)];
     assert_eq!(all(&fixture, &batch).await, expected);
-    assert_in_order(&fixture).await;
+    fixture.assert_in_order("a").await;
 }
 
 /// The holder rolls back, so the level is as it was when the batch was sent.
@@ -318,7 +307,7 @@ async fn batch_that_waits_past_its_expiry_takes_nothing(
     let conflict = AttemptOutcome::Conflict;
     assert_eq!(answers, [conflict.clone(), conflict]);
     assert_eq!(fixture.level("a").await.on_hand, 5);
-    assert_in_order(&fixture).await;
+    fixture.assert_in_order("a").await;
 }
 
 #[rstest]
@@ -336,7 +325,7 @@ async fn batch_waits_for_a_locked_row_within_the_limit(
     rival.let_go().await;
     let batch = [deduction("a", 4), deduction("a", 1)];
     assert_eq!(all(&fixture, &batch).await, [committed(1), committed(0)]);
-    assert_in_order(&fixture).await;
+    fixture.assert_in_order("a").await;
 }
 
 /// One message, so that the row is not locked while messages travel.

@@ -6,7 +6,6 @@ use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
 use stocklock::stock::{Audit, LevelChange};
 use stocklock_testkit::eventually;
-use stocklock_testkit::run::rng;
 use tokio::task::JoinSet;
 
 use super::fixture::{
@@ -60,14 +59,10 @@ async fn audit_of_100_000_movements_equals_the_full_sum(
             ..level_change("a", 1000)
         };
         fixture.set(creation).await;
-        let (sku, seed) = ("a", rng().u64(..1_000_000));
         let seeded = Seeded {
-            sku,
             warehouse,
             operations,
-            movements,
-            after: 1,
-            seed,
+            ..Seeded::of("a", movements)
         };
         seeded.insert(&mut raw).await;
     }
@@ -164,15 +159,7 @@ async fn replica_writes_checkpoints(#[values(Sqlite, Mysql, Postgres)] backend: 
     let fixture = Fixture::new(backend).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     fixture.put("a", 50).await;
-    let seeded = Seeded {
-        sku: "a",
-        warehouse: "main",
-        operations: 1,
-        movements: 25_000,
-        after: 1,
-        seed: rng().u64(..1_000_000),
-    };
-    seeded.insert(&mut raw).await;
+    Seeded::of("a", 25_000).insert(&mut raw).await;
     let app = TestApp::on(&fixture.url, 1, &[]).await;
     let is_written = async || checkpoints(&mut raw).await == (1, 25_001);
     eventually("a checkpoint is written", SOON, is_written).await;

@@ -210,6 +210,17 @@ impl Fixture {
         page.expect("no error").movements
     }
 
+    /// Asserts that the ledger of a SKU agrees with its level, and has every version from 1 on. Returns its
+    /// movements, newest first.
+    pub(crate) async fn assert_in_order(&self, sku: &str) -> Vec<Movement> {
+        let movements = self.movements(sku).await;
+        let versions: Vec<_> = movements.iter().map(|one| one.level_version).collect();
+        let last = self.level(sku).await.version;
+        assert_eq!(versions, (1..=last).rev().collect::<Vec<_>>(), "{sku}");
+        assert!(self.audit(sku).await.consistent(), "{sku}");
+        movements
+    }
+
     /// The audit of a SKU with one warehouse.
     pub(crate) async fn audit(&self, sku: &str) -> Audit {
         if let Some(model) = &self.model {
@@ -221,23 +232,21 @@ impl Fixture {
     }
 }
 
-pub(crate) fn options(pool_size: u32) -> StoreOptions {
-    StoreOptions {
-        pool_size,
-        wait_limit: WAIT_LIMIT,
-    }
-}
-
 /// A store with its own pool on a migrated database.
 pub(crate) fn open(url: &str, pool_size: u32) -> Arc<dyn Store> {
-    stocklock::store::connect(url, &options(pool_size)).expect("a valid URL")
+    open_waiting(url, pool_size, WAIT_LIMIT)
 }
 
 /// The same with one connection, and a wait limit that no test reaches.
 pub(crate) fn open_patient(url: &str) -> Arc<dyn Store> {
+    open_waiting(url, 1, 2 * SOON)
+}
+
+/// The same with another wait limit.
+pub(crate) fn open_waiting(url: &str, pool_size: u32, wait_limit: Duration) -> Arc<dyn Store> {
     let options = StoreOptions {
-        pool_size: 1,
-        wait_limit: 2 * SOON,
+        pool_size,
+        wait_limit,
     };
     stocklock::store::connect(url, &options).expect("a valid URL")
 }

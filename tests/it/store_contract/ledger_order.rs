@@ -6,7 +6,6 @@ use rstest::rstest;
 use stocklock::stock::{
     Deduction, LevelChange, Movement, MovementFilter, MovementKind, OperationId,
 };
-use stocklock_testkit::run::rng;
 use tokio::time::{Duration, Instant};
 
 use super::fixture::{Fixture, Raw, all_of, deduction, guarded, level_change, place};
@@ -154,15 +153,7 @@ async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
     let fixture = Fixture::new(backend).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     fixture.put("a", 1000).await;
-    let seeded = Seeded {
-        sku: "a",
-        warehouse: "main",
-        operations: 1,
-        movements: 100_000,
-        after: 1,
-        seed: rng().u64(..1_000_000),
-    };
-    seeded.insert(&mut raw).await;
+    Seeded::of("a", 100_000).insert(&mut raw).await;
     raw.run("UPDATE movement SET kind = 'returned', reference = 'R-1' WHERE level_version < 6")
         .await
         .unwrap();

@@ -5,13 +5,12 @@ use std::time::Duration;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, BatchAnswer, StoreError};
 use stocklock::stock::{Deduction, LevelChange, Remark, Remarks, Warehouse};
-use stocklock::store::{StoreOptions, connect};
 use stocklock_testkit::assert_matches;
 use tokio::time::{sleep_until, timeout};
 
 use super::fixture::{
     Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, deduction,
-    deduction_with_key, level_change, name, open, open_patient,
+    deduction_with_key, level_change, name, open, open_patient, open_waiting,
 };
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -38,12 +37,7 @@ fn sold(remaining: impl IntoIterator<Item = i64>) -> Option<Vec<AttemptOutcome>>
 /// Each ledger agrees with its level, and has every version from 1 on.
 async fn assert_in_order(fixture: &Fixture, skus: &[&str]) {
     for sku in skus {
-        let movements = fixture.movements(sku).await;
-        let versions: Vec<_> = movements.iter().map(|one| one.level_version).collect();
-        let last = fixture.level(sku).await.version;
-        let expected: Vec<_> = (1..=last).rev().collect();
-        assert_eq!(versions, expected, "{sku}");
-        assert!(fixture.audit(sku).await.consistent(), "{sku}");
+        fixture.assert_in_order(sku).await;
     }
 }
 
@@ -295,11 +289,8 @@ async fn late_message_sells_before_its_expiry_only(
     let fixture = Fixture::with(backend, "a", 5).await;
     fixture.put("b", 5).await;
     let (proxy, url) = Proxy::before(&fixture.url).await;
-    let options = StoreOptions {
-        pool_size: 1,
-        wait_limit: Duration::from_secs(if in_time { 10 } else { 1 }),
-    };
-    let far = connect(&url, &options).expect("a valid URL");
+    let wait_limit = Duration::from_secs(if in_time { 10 } else { 1 });
+    let far = open_waiting(&url, 1, wait_limit);
     far.level(&name("a"), &Warehouse::default()).await.unwrap();
     let order = |sku| Deduction {
         strategy: STRATEGY,

@@ -4,13 +4,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::store::{connect, migrate};
+use stocklock::store::{StoreOptions, connect, migrate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fixture::{
-    Fixture, Raw, SOON, assert_deducted, deduction, guarded, options, until_found,
-};
+use super::fixture::{Fixture, Raw, SOON, assert_deducted, deduction, guarded, until_found};
 use crate::support::ports::free_port;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -263,7 +261,11 @@ async fn file_that_cannot_be_opened_is_reported_at_once() {
 #[case("sqlite://")]
 #[tokio::test]
 async fn database_in_memory_is_refused(#[case] url: &str) {
-    let refused = connect(url, &options(2)).expect_err("it is in memory");
+    let options = StoreOptions {
+        pool_size: 2,
+        wait_limit: SOON,
+    };
+    let refused = connect(url, &options).expect_err("it is in memory");
     assert!(refused.contains("in-memory"), "{refused}");
     assert_eq!(refusal(url).await, refused);
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use reqwest::Method;
 use rstest::rstest;
 use stocklock::ports::AttemptOutcome;
-use stocklock::store::{Store, StoreOptions, connect, migrate, migrate_with};
+use stocklock::store::{Store, migrate, migrate_with};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, deduction, guarded};
+use super::fixture::{Fixture, Raw, SOON, deduction, guarded, open_waiting};
 use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -99,11 +99,7 @@ async fn migrate_logs_what_it_waits_for(#[values(Mysql, Postgres)] backend: Back
 
 /// A store that waits longer for a row than a statement of a migration.
 fn patient_store(url: &str) -> Arc<dyn Store> {
-    let options = StoreOptions {
-        pool_size: 2,
-        wait_limit: 2 * DDL_WAIT,
-    };
-    connect(url, &options).unwrap()
+    open_waiting(url, 2, 2 * DDL_WAIT)
 }
 
 /// Starts the migrations of the next release.

@@ -1,5 +1,7 @@
 //! Fills a ledger with movements, many at once, as the writers of the service would have left them.
 
+use stocklock_testkit::run::rng;
+
 use super::rival::Raw;
 
 /// How many movements one statement inserts.
@@ -19,7 +21,19 @@ pub(crate) struct Seeded<'a> {
     pub(crate) seed: u64,
 }
 
-impl Seeded<'_> {
+impl<'a> Seeded<'a> {
+    /// Random movements of the level of a SKU that was just created in the main warehouse.
+    pub(crate) fn of(sku: &'a str, movements: u64) -> Self {
+        Self {
+            sku,
+            warehouse: "main",
+            operations: 1,
+            movements,
+            after: 1,
+            seed: rng().u64(..1_000_000),
+        }
+    }
+
     /// Inserts the movements after the level's creation, and updates the level.
     pub(crate) async fn insert(self, raw: &mut Raw) {
         let mut inserted = 0;
