@@ -24,15 +24,6 @@ pub(crate) async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, End
     (report, ended)
 }
 
-/// The variables that connect the race to these services.
-fn variables(services: &LockServices) -> [(&str, &str); 3] {
-    [
-        ("REDIS_URL", services.redis_url()),
-        ("REDLOCK_URLS", services.redlock_urls()),
-        ("ZOOKEEPER_CONNECT", services.zookeeper_connect()),
-    ]
-}
-
 /// Asserts that these strategies raced and were exact.
 fn assert_exact(report: &Value, strategies: &str, ended: &Ended) {
     let rows = report["rows"].as_array().expect("rows");
@@ -59,7 +50,7 @@ fn assert_takes(report: &Value, rtt_ms: f64, round_trips: &[(&str, f64)]) {
 #[tokio::test]
 async fn race_at_one_millisecond_is_exact(#[values(Mysql, Postgres)] backend: Backend) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
-    let [redis, masters, zookeeper] = variables(&services);
+    let [redis, masters, zookeeper] = services.variables();
     let words = format!("--rtt 1ms --stock 60 --buyers 20 --orders 4 --strategy {EXACT}");
     let database = ("DATABASE_URL", &*database.url);
     let (report, ended) = race(&words, &[database, redis, masters, zookeeper]).await;
@@ -88,7 +79,7 @@ async fn race_on_sqlite_delays_the_locks_only_and_says_so() {
     let services = LockServices::fresh().await;
     let strategies = "redis-lock,redlock,zookeeper-lock";
     let words = format!("--rtt 40ms --stock 5 --buyers 1 --orders 5 --strategy {strategies}");
-    let (report, ended) = race(&words, &variables(&services)).await;
+    let (report, ended) = race(&words, &services.variables()).await;
     let round_trips: Vec<_> = strategies.split(',').map(|name| (name, 1.0)).collect();
     assert_takes(&report, 40.0, &round_trips);
     let delayed = json!(["Redis", "the Redis masters", "ZooKeeper"]);
@@ -142,7 +133,7 @@ async fn invalid_rtt_is_refused(#[case] words: &[&str], #[case] expected: &str) 
 /// counter takes one exchange, or two with `WATCH`.
 async fn deduction_takes_a_round_trip_for_each_exchange(backend: Backend) {
     let (database, services) = tokio::join!(fresh_database(backend), LockServices::fresh());
-    let [redis, masters, zookeeper] = variables(&services);
+    let [redis, masters, zookeeper] = services.variables();
     let words = format!("--rtt 40ms --stock 5 --buyers 1 --orders 5 --strategy {EXACT}");
     let database = ("DATABASE_URL", &*database.url);
     let (report, _) = race(&words, &[database, redis, masters, zookeeper]).await;

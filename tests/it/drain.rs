@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::faults::buyers::{Buyers, Keys, PLENTY};
 use crate::faults::{Answer, Ledger, send, try_send, until};
+use crate::support::app::client;
 use crate::support::process::Process;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -168,8 +169,7 @@ async fn stopping_replica_answers_every_request_it_has_started(
     let (first, database) = lab(backend, &[DRAIN_LIMIT_MS]).await;
     let second = Process::lab(&database.url, &[DRAIN_LIMIT_MS]).await;
     // The client keeps its connections open, so some of them are idle when the replicas stop.
-    let client = Client::builder().no_proxy().retry(reqwest::retry::never());
-    let client = client.build().expect("a client without TLS can be built");
+    let client = client();
     let mut buyers = Vec::new();
     for strategy in STRATEGIES {
         first.set_level(strategy, PLENTY).await;

@@ -66,13 +66,7 @@ async fn units(app: &TestApp, replica: usize, sku: &str) -> i64 {
 async fn counted(app: &TestApp, series: &str) -> u64 {
     let mut sum = 0;
     for replica in 0..app.targets().len() {
-        let metrics = app.request(replica, Method::GET, "/metrics").send().await;
-        let text = metrics.expect("an answer").text().await.expect("a text");
-        let value = |line: &str| {
-            let (_, value) = line.strip_prefix(series)?.rsplit_once(' ')?;
-            value.parse::<u64>().ok()
-        };
-        sum += text.lines().filter_map(value).sum::<u64>();
+        sum += app.counted(replica, series).await;
     }
     sum
 }

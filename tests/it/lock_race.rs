@@ -35,7 +35,7 @@ async fn race(strategies: &str, safeguards: bool, targets: &[Target]) -> Report 
 
 /// Replicas on the database with locks on these services.
 async fn replicas(url: &str, count: u32, services: &LockServices) -> TestApp {
-    TestApp::on(url, count, &services.flags().each_ref().map(|flag| &**flag)).await
+    TestApp::on(url, count, &services.flags()).await
 }
 
 #[rstest]

@@ -34,9 +34,7 @@ async fn every_strategy_keeps_its_promise(
     let stock = i64::try_from(50 * orders).expect("a small number") * 5 / 6;
     let plan = RacePlan::new(stock, 50, orders);
     let services = LockServices::fresh().await;
-    let flags = services.flags();
-    let flags = flags.each_ref().map(|flag| &**flag);
-    let report = race(backend, 2, &plan, &flags).await;
+    let report = race(backend, 2, &plan, &services.flags()).await;
     let table = report.table(TableStyle::default());
     assert!(!report.broken(), "{table}");
     let raced: Vec<_> = report.rows.iter().map(|row| row.strategy.name()).collect();

@@ -26,9 +26,7 @@ async fn page_shows_what_the_races_found(#[case] tests: &[&str]) {
     let missing = "is missing: run tests/install.sh";
     assert!(python.exists(), "{} {missing}", python.display());
     let services = LockServices::fresh().await;
-    let flags = services.flags();
-    let mut arguments = vec!["lab"];
-    arguments.extend(flags.iter().map(String::as_str));
+    let arguments = [&["lab"][..], &services.flags()].concat();
     let lab = Process::serving(&arguments, &[]).await;
     let bare = Process::serving(&["lab"], &[]).await;
 

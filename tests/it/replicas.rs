@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::{KEY, try_send};
+use crate::support::app::client;
 use crate::support::topology::Topology;
 
 const ORDERS: usize = 2_500;
@@ -57,8 +58,7 @@ struct Counters {
 
 /// Places all orders, each by one of the buyers; returns their operations.
 async fn sell(url: String, counters: Arc<Counters>) -> BTreeSet<String> {
-    let client = Client::builder().no_proxy().retry(reqwest::retry::never());
-    let client = client.build().expect("a client without TLS can be built");
+    let client = client();
     let mut buyers = JoinSet::new();
     for _ in 0..BUYERS {
         let (client, url, counters) = (client.clone(), url.clone(), Arc::clone(&counters));

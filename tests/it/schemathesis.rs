@@ -32,8 +32,7 @@ async fn generated_requests_are_answered_as_documented() {
         program.display()
     );
     let services = LockServices::fresh().await;
-    let flags = services.flags();
-    let app = TestApp::with_flags(Sqlite, 1, &flags.each_ref().map(String::as_str)).await;
+    let app = TestApp::with_flags(Sqlite, 1, &services.flags()).await;
     // Two levels, and two movements of each kind of list: the first page has a cursor.
     for sku in ["a", "b"] {
         app.set_level(sku, 10).await;

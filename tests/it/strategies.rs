@@ -93,7 +93,6 @@ async fn every_strategy_sells_or_is_unavailable() {
 async fn strategy_sells_if_its_server_is_configured(#[values(false, true)] configured: bool) {
     let services = LockServices::fresh().await;
     let flags = services.flags();
-    let flags = flags.each_ref().map(|flag| &**flag);
     let app = TestApp::with_flags(Sqlite, 2, if configured { &flags } else { &[] }).await;
     app.set_level("a", 10).await;
     for (replica, (name, reason)) in WITH_SERVICE.into_iter().enumerate() {

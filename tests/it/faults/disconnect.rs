@@ -37,11 +37,9 @@ impl Scene {
     async fn open(backend: Backend, more_flags: &[&str]) -> Self {
         let database = fresh_database(backend).await;
         let services = LockServices::fresh().await;
-        let flags = services.flags();
-        let flags = flags.iter().map(String::as_str);
-        let flags = flags.chain(more_flags.iter().copied());
+        let flags = [&services.flags()[..], more_flags].concat();
         Self {
-            app: TestApp::on(&database.url, 1, &flags.collect::<Vec<_>>()).await,
+            app: TestApp::on(&database.url, 1, &flags).await,
             ledger: Ledger::at(&database.url),
             session: Session::open(backend, &database.url).await,
             services,

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::buyers::{Buyers, Keys, PLENTY, Purchases, SCARCE, restock};
 use super::{Ledger, copy, new_key, send, try_send, until};
+use crate::support::app::client;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -53,11 +54,9 @@ struct Shop {
 impl Shop {
     async fn open(database: &str, limits: &[(&str, &str)]) -> Self {
         let first = Process::lab(database, limits).await;
-        // The client keeps its connections open, and the test repeats requests itself.
-        let client = Client::builder().no_proxy().retry(reqwest::retry::never());
         Self {
             replicas: [first, Process::lab(database, limits).await],
-            client: client.build().expect("a client without TLS can be built"),
+            client: client(),
             ledger: Ledger::at(database),
         }
     }

@@ -33,9 +33,7 @@ async fn for_strategies(
 ) {
     let run = async |strategy| {
         let services = LockServices::fresh().await;
-        let flags = services.flags();
-        let flags = flags.iter().map(String::as_str);
-        let flags: Vec<_> = flags.chain(more_flags.iter().copied()).collect();
+        let flags = [&services.flags()[..], more_flags].concat();
         let subject = Proxied::start(backend, replicas, &flags).await;
         for with_key in [false, true] {
             case(&subject, strategy, with_key).await;

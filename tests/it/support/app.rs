@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use reqwest::header::{HeaderMap, IF_MATCH};
-use reqwest::{Method, RequestBuilder, Response};
+use reqwest::{Client, Method, RequestBuilder, Response};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use stocklock::app::Replica;
@@ -91,13 +91,29 @@ pub(crate) async fn send(request: RequestBuilder) -> Answer {
     try_send(request).await.expect("the replica answers")
 }
 
+/// The sum of the metrics whose names and labels start with `series`.
+pub(crate) fn counted(metrics: &str, series: &str) -> u64 {
+    let counted = |line: &str| {
+        let (_, value) = line.strip_prefix(series)?.rsplit_once(' ')?;
+        value.parse::<u64>().ok()
+    };
+    metrics.lines().filter_map(counted).sum()
+}
+
+/// A client that keeps its connections open. It repeats no request by itself, which would hide a broken
+/// connection.
+pub(crate) fn client() -> Client {
+    let client = Client::builder().no_proxy().retry(reqwest::retry::never());
+    client.build().expect("a client without TLS can be built")
+}
+
 /// Replicas in lab mode, with a client. Each has its own connection pool and local mutexes, so they
 /// share only their servers. Dropping this value aborts them.
 pub(crate) struct TestApp {
     targets: Vec<Target>,
     running: JoinSet<()>,
     shutdowns: Vec<CancellationToken>,
-    pub(crate) client: reqwest::Client,
+    pub(crate) client: Client,
     /// The database, for tests that lock or change its rows themselves.
     pub(crate) database_url: String,
     /// Kept because dropping it may drop the database.
@@ -159,16 +175,12 @@ impl TestApp {
             shutdowns.push(replica.shutdown_token());
             running.spawn(replica.run(listener));
         }
-        // Tests share no connections, and a retry must not hide a broken connection.
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .retry(reqwest::retry::never());
-        let client = client.build().expect("a client without TLS can be built");
         Self {
             targets,
             running,
             shutdowns,
-            client,
+            // Tests share no connections.
+            client: client(),
             database_url: url.to_owned(),
             _database: None,
         }
@@ -202,6 +214,13 @@ impl TestApp {
         let answer = send(self.request(0, Method::GET, path)).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         answer.body
+    }
+
+    /// The sum of a replica's metrics whose names and labels start with `series`.
+    pub(crate) async fn counted(&self, replica: usize, series: &str) -> u64 {
+        let metrics = self.request(replica, Method::GET, "/metrics").send().await;
+        let metrics = metrics.expect("an answer").text().await;
+        counted(&metrics.expect("its metrics are text"), series)
     }
 
     /// Sets the level of a SKU, new or not.

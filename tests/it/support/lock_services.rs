@@ -17,6 +17,7 @@ pub(crate) struct LockServices {
     masters: TestMasters,
     redlock_urls: String,
     zookeeper: TestZooKeeper,
+    flags: [String; 3],
 }
 
 impl LockServices {
@@ -29,20 +30,32 @@ impl LockServices {
     pub(crate) async fn with_masters(count: usize) -> Self {
         let masters = Box::pin(fresh_masters(count, LEASE));
         let (redis, masters, zookeeper) = tokio::join!(fresh_redis(), masters, fresh_zookeeper());
+        let redlock_urls = masters.joined();
+        let flags = [
+            format!("--redis-url={}", redis.url),
+            format!("--redlock-urls={redlock_urls}"),
+            format!("--zookeeper-connect={}", zookeeper.connect),
+        ];
         Self {
             redis,
-            redlock_urls: masters.joined(),
             masters,
+            redlock_urls,
             zookeeper,
+            flags,
         }
     }
 
     /// Flags that make a replica use them.
-    pub(crate) fn flags(&self) -> [String; 3] {
+    pub(crate) fn flags(&self) -> [&str; 3] {
+        self.flags.each_ref().map(|flag| &**flag)
+    }
+
+    /// Variables that make a process use them.
+    pub(crate) fn variables(&self) -> [(&str, &str); 3] {
         [
-            format!("--redis-url={}", self.redis.url),
-            format!("--redlock-urls={}", self.redlock_urls),
-            format!("--zookeeper-connect={}", self.zookeeper.connect),
+            ("REDIS_URL", self.redis_url()),
+            ("REDLOCK_URLS", self.redlock_urls()),
+            ("ZOOKEEPER_CONNECT", self.zookeeper_connect()),
         ]
     }
 

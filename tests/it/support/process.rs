@@ -8,6 +8,8 @@ use stocklock_testkit::ports::free_port;
 pub(crate) use stocklock_testkit::process::Ended;
 use stocklock_testkit::run::variable;
 
+use super::app::counted;
+
 /// A running `stocklock` with an empty working directory and environment.
 pub(crate) struct Process {
     child: stocklock_testkit::process::Process,
@@ -132,11 +134,6 @@ impl Process {
     pub(crate) async fn counted(&self, series: &str) -> u64 {
         let answer = self.request(Method::GET, "/metrics").send().await;
         let text = answer.expect("it answers").text().await;
-        let counted = |line: &str| {
-            let (_, value) = line.strip_prefix(series)?.rsplit_once(' ')?;
-            value.parse::<u64>().ok()
-        };
-        let text = text.expect("its metrics are text");
-        text.lines().filter_map(counted).sum()
+        counted(&text.expect("its metrics are text"), series)
     }
 }

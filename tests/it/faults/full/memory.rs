@@ -15,12 +15,7 @@ const LIMIT_KIB: u64 = 150 * 1024;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_under_race_stays_below_150_megabytes() {
     let (database, services) = tokio::join!(fresh_database(Backend::Sqlite), LockServices::fresh());
-    let variables = [
-        ("REDIS_URL", services.redis_url()),
-        ("REDLOCK_URLS", services.redlock_urls()),
-        ("ZOOKEEPER_CONNECT", services.zookeeper_connect()),
-    ];
-    let lab = Process::lab(&database.url, &variables).await;
+    let lab = Process::lab(&database.url, &services.variables()).await;
     let idle = lab.peak_memory();
     assert!(idle > 1024, "{idle} KiB: that is not a replica");
     let plan = RacePlan::new(200, 256, 1);
