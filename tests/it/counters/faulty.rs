@@ -1,24 +1,17 @@
 //! Redis and replicas fail while 64 buyers, half of them with keys, sell a SKU out through two replicas.
-//!
-//! Each request has its own reference, by which its sale is found in the ledger. A buyer with a key repeats
-//! the request until its outcome is known. A buyer without a key sends it once.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use reqwest::{Client, Method};
 use rstest::rstest;
 use serde_json::json;
-use stocklock::stock::{Movement, MovementFilter, Sku};
-use stocklock::store::Store;
 use stocklock_testkit::run::rng;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{SAFE, full_size, open};
-use crate::faults::{KEY, Ledger, SOON, send, try_send, until};
+use super::{SAFE, full_size};
+use crate::faults::buyers::{Buyers, Keys};
+use crate::faults::{Ledger, send, until};
+use crate::support::app::client;
 use crate::support::process::Process;
 use crate::support::redis::{Pair, command};
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -35,10 +28,6 @@ const PLENTY: i64 = 1_000_000;
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long sales may take to go on, and to end.
 const IN_TIME: Duration = Duration::from_secs(2);
-/// How long a buyer waits for the answer to one key.
-const PATIENCE: Duration = SOON.saturating_mul(2);
-/// After this time no attempt of a killed replica can sell: the wait limit of the service and a margin.
-const EXPIRED: Duration = Duration::from_secs(3);
 
 /// What fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,91 +53,11 @@ enum Servers {
     Pair(Pair),
 }
 
-/// How a request ended.
-enum End {
-    /// The operation is acknowledged.
-    Sold(String),
-    /// Nothing was sold.
-    Refused,
-    Unknown,
-}
-
-/// What the buyers of one SKU share.
-struct Market {
-    sku: String,
-    urls: [String; 2],
-    client: Client,
-    sold: AtomicI64,
-    stop: AtomicBool,
-}
-
-impl Market {
-    /// Buys until it is stopped. Returns each request by its reference.
-    async fn keep_buying(self: Arc<Self>, buyer: usize) -> Vec<(String, End)> {
-        let mut bought = Vec::new();
-        while !self.stop.load(Ordering::SeqCst) {
-            let reference = format!("{}-{buyer}-{}", self.sku, bought.len());
-            let end = self.buy(buyer, &reference).await;
-            if let End::Sold(_) = end {
-                self.sold.fetch_add(1, Ordering::SeqCst);
-            } else {
-                sleep(Duration::from_millis(5)).await;
-            }
-            bought.push((reference, end));
-        }
-        bought
-    }
-
-    async fn buy(&self, buyer: usize, reference: &str) -> End {
-        // Both replicas get requests of either kind.
-        let has_key = (buyer / 2).is_multiple_of(2);
-        let (mut at, mut cut, started) = (buyer, None::<Instant>, Instant::now());
-        loop {
-            let order = json!({"sku": self.sku, "reference": reference});
-            let mut order = self.client.post(&self.urls[at % 2]).json(&order);
-            if has_key {
-                order = order.header(KEY, reference);
-            }
-            let answer = try_send(order).await;
-            match &answer {
-                Ok(sold) if sold.status == 200 => return End::Sold(sold.id.clone()),
-                Ok(short) if short.code == "insufficient-stock" => {
-                    // The refusal is about this request. An earlier one may still sell until it expires.
-                    if cut.is_none_or(|cut| cut.elapsed() > EXPIRED) {
-                        return End::Refused;
-                    }
-                }
-                Ok(other) => {
-                    assert!(other.asks_for_retry(), "{other:?}");
-                    match other.status {
-                        _ if has_key => {}
-                        504 => return End::Unknown,
-                        _ => return End::Refused,
-                    }
-                }
-                Err(error) => {
-                    at += 1;
-                    let was_sent = !error.is_connect();
-                    match (has_key, was_sent) {
-                        (false, true) => return End::Unknown,
-                        (false, false) => return End::Refused,
-                        (true, true) => cut = Some(Instant::now()),
-                        (true, false) => {}
-                    }
-                }
-            }
-            assert!(started.elapsed() < PATIENCE, "still {answer:?}");
-            sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
 /// Two replicas, their Redis and their database.
 struct Shop {
     servers: Servers,
     replicas: [Process; 2],
     ledger: Ledger,
-    movements: Arc<dyn Store>,
     client: Client,
 }
 
@@ -159,15 +68,12 @@ impl Shop {
             Servers::Pair(pair) => pair.url(),
         };
         let variables = [("REDIS_URL", &*url)];
-        // The client keeps its connections open, and the test repeats requests itself.
-        let client = Client::builder().no_proxy().retry(reqwest::retry::never());
         let first = Process::lab(database, &variables).await;
         Self {
             servers,
             replicas: [first, Process::lab(database, &variables).await],
             ledger: Ledger::at(database),
-            movements: open(database),
-            client: client.build().expect("a client without TLS can be built"),
+            client: client(),
         }
     }
 
@@ -213,23 +119,19 @@ impl Shop {
         let on_hand = if is_long { PLENTY } else { STOCK };
         self.replicas[0].set_level(sku, on_hand).await;
         let path = format!("/stock/deduct?strategy={strategy}");
-        let market = Arc::new(Market {
-            sku: sku.to_owned(),
-            urls: [self.replicas[0].url(&path), self.replicas[1].url(&path)],
-            client: self.client.clone(),
-            sold: AtomicI64::default(),
-            stop: AtomicBool::default(),
+        let orders = (0..BUYERS).map(|number| {
+            let url = self.replicas[number % 2].url(&path);
+            self.client.post(url)
         });
-        let sold = || market.sold.load(Ordering::SeqCst);
-        let buyer = |number| Arc::clone(&market).keep_buying(number);
-        let buyers: JoinSet<_> = (0..BUYERS).map(buyer).collect();
-        let first = rng().i64(1..=STOCK / 2);
-        until("it sells", async || sold() >= first).await;
+        let buyers = Buyers::start(sku, Keys::HalfScarce, orders, |_, _| ());
+        buyers.replicas_are_killed();
+        let first = usize::try_from(rng().i64(1..=STOCK / 2));
+        buyers.sell(first.expect("a few sales")).await;
 
         let back = self.fail(fault).await;
-        let (before, left) = (sold(), self.left(sku).await);
+        let (before, left) = (buyers.sales(), self.left(sku).await);
         // The last units may belong to requests whose outcome is unknown.
-        let goes_on = async || sold() > before || self.left(sku).await == 0;
+        let goes_on = async || buyers.sales() > before || self.left(sku).await == 0;
         until("it sells again", goes_on).await;
         let again = assert_in_time(back, fault, "the first sale");
         if is_long {
@@ -239,9 +141,8 @@ impl Shop {
         let few = Instant::now();
         until("it is sold out", async || self.left(sku).await == 0).await;
         let last = assert_in_time(few, fault, "the last sale");
-        market.stop.store(true, Ordering::SeqCst);
-        let bought = buyers.join_all().await.into_iter().flatten();
-        self.check(sku, bought.collect()).await;
+        buyers.stop().await.assert_exact(&self.ledger).await;
+        assert_eq!(self.left(sku).await, 0, "{sku}");
         for replica in &mut self.replicas {
             if !replica.is_running() {
                 replica.restart().await;
@@ -264,48 +165,6 @@ impl Shop {
             send(adjust).await.status == 200
         })
         .await;
-    }
-
-    /// Compares the answers with the ledger.
-    async fn check(&self, sku: &str, bought: Vec<(String, End)>) {
-        let audit = self.ledger.assert_consistent(sku).await;
-        assert_eq!(audit.on_hand, 0, "{audit:?}");
-        let mut recorded: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for sale in self.sales(sku).await {
-            let reference = sale.remarks.reference.expect("each order has one").into();
-            let operations = recorded.entry(reference).or_default();
-            operations.push(sale.operation.to_string());
-        }
-        let mut acknowledged = BTreeSet::new();
-        for (reference, end) in bought {
-            let found = recorded.remove(&reference).unwrap_or_default();
-            match end {
-                End::Sold(operation) => {
-                    assert_eq!(found, [operation.as_str()], "{reference} is acknowledged");
-                    assert!(
-                        acknowledged.insert(operation),
-                        "{reference} is not the only one"
-                    );
-                }
-                End::Refused => assert!(found.is_empty(), "{reference} was refused: {found:?}"),
-                End::Unknown => assert!(found.len() <= 1, "{reference}: {found:?}"),
-            }
-        }
-        assert!(recorded.is_empty(), "not ordered: {recorded:?}");
-    }
-
-    async fn sales(&self, sku: &str) -> Vec<Movement> {
-        let filter = MovementFilter {
-            sku: Sku::parse(sku).expect("the name of a SKU"),
-            warehouse: None,
-            kind: None,
-            reference: None,
-            from: None,
-            limit: 1_000_000,
-        };
-        let page = self.movements.movements(&filter).await;
-        let movements = page.expect("the database answers").movements.into_iter();
-        movements.filter(|it| it.strategy.is_some()).collect()
     }
 }
 

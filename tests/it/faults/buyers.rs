@@ -2,10 +2,10 @@
 //! against the ledger.
 //!
 //! A buyer with a key repeats each request until its outcome is known. A buyer without a key sends each
-//! request once, for a quantity by which its sale can be recognized in the ledger: after a 503 there
-//! must be no such sale, after a 504 there may be one.
+//! request once: after a 503 there must be no sale, after a 504 there may be one. Each purchase has its
+//! own reference, by which its sale is found in the ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,26 +40,19 @@ pub(crate) enum Keys {
     AllScarce,
     /// Every other pair, so that both of two replicas get requests of either kind.
     Half,
-    /// The same, and no two purchases have the same quantity.
-    HalfUnique,
+    /// The same, and the stock may run out.
+    HalfScarce,
 }
 
 impl Keys {
-    /// The units of a purchase with a key.
+    /// The units of a purchase.
     fn units(self, number: u32) -> u32 {
         match self {
-            Self::Half => 1,
-            Self::HalfUnique => unique(number),
+            Self::Half | Self::HalfScarce => 1,
             Self::AllScarce if number % 16 == 15 => MAX_QUANTITY,
             Self::AllScarce => number % 7 + 1,
         }
     }
-}
-
-/// A quantity that no other purchase of the SKU has.
-fn unique(number: u32) -> u32 {
-    assert!(number < MAX_QUANTITY, "there are no more quantities");
-    number + 1
 }
 
 /// What a buyer does if a request ends without an answer.
@@ -70,7 +63,7 @@ enum OnCut {
     /// Leaves. The request must not have sold anything.
     Leave,
     /// Repeats the request with its key, at the replica of the next buyer. Without a key, the outcome is
-    /// unknown.
+    /// unknown if the request was sent.
     Retry,
 }
 
@@ -111,22 +104,16 @@ type CheckRefusal = Box<dyn Fn(&Answer, Duration) + Send + Sync>;
 pub(crate) struct Purchases {
     sku: String,
     keys: Keys,
-    /// Each acknowledged operation, with its units.
-    pub(crate) acknowledged: BTreeMap<String, i64>,
-    /// The units of each purchase whose outcome is unknown.
-    unknown: Vec<i64>,
-    /// How many were refused for good.
-    pub(crate) refused: usize,
-    /// How many had an unknown outcome that a retry resolved.
-    pub(crate) resolved: usize,
+    all: Vec<Purchase>,
 }
 
 /// The last that a buyer knows about a purchase.
 struct Purchase {
+    reference: String,
     units: u32,
     end: End,
-    /// Whether a request for it was cut or answered with 504.
-    was_unknown: bool,
+    /// Whether a retry resolved an unknown outcome.
+    resolved: bool,
 }
 
 enum End {
@@ -193,7 +180,7 @@ impl Buyers {
     }
 
     /// Lets a buyer with a key repeat a request that ends without an answer from now on. Without a key,
-    /// the outcome of the request is unknown.
+    /// the outcome is unknown if the request was sent.
     pub(crate) fn replicas_are_killed(&self) {
         *self.market.on_cut.lock().expect("no panic") = OnCut::Retry;
     }
@@ -201,50 +188,66 @@ impl Buyers {
     /// Stops the buyers.
     pub(crate) async fn stop(self) -> Purchases {
         self.market.stop.store(true, Ordering::SeqCst);
-        let mut purchases = Purchases {
+        Purchases {
             sku: self.market.sku.clone(),
             keys: self.market.keys,
-            acknowledged: BTreeMap::new(),
-            unknown: Vec::new(),
-            refused: 0,
-            resolved: 0,
-        };
-        for purchase in self.tasks.join_all().await.into_iter().flatten() {
-            let units = purchase.units.into();
-            let is_known = !matches!(purchase.end, End::Unknown);
-            purchases.resolved += usize::from(purchase.was_unknown && is_known);
-            match purchase.end {
-                End::Sold(operation) => {
-                    let earlier = purchases.acknowledged.insert(operation, units);
-                    assert_eq!(earlier, None, "an operation was acknowledged twice");
-                }
-                End::Refused => purchases.refused += 1,
-                End::Unknown => purchases.unknown.push(units),
-            }
+            all: self.tasks.join_all().await.into_iter().flatten().collect(),
         }
-        purchases
     }
 }
 
 impl Purchases {
+    /// How many were acknowledged.
+    pub(crate) fn acknowledged(&self) -> usize {
+        self.count(|one| matches!(one.end, End::Sold(_)))
+    }
+
+    /// How many were refused for good.
+    pub(crate) fn refused(&self) -> usize {
+        self.count(|one| matches!(one.end, End::Refused))
+    }
+
+    /// How many had an unknown outcome that a retry resolved.
+    pub(crate) fn resolved(&self) -> usize {
+        self.count(|one| one.resolved)
+    }
+
+    fn count(&self, is_one: impl Fn(&Purchase) -> bool) -> usize {
+        self.all.iter().filter(|one| is_one(one)).count()
+    }
+
     /// Asserts that the ledger has each acknowledged sale once, besides at most one sale for each
     /// purchase whose outcome is unknown, and no others; and that its sum is the level.
-    pub(crate) async fn assert_exact(mut self, ledger: &Ledger) {
+    pub(crate) async fn assert_exact(self, ledger: &Ledger) {
         let sku = &self.sku;
-        let mut unexplained: BTreeMap<_, _> = ledger.sales(sku).await.into_iter().collect();
-        for (operation, units) in self.acknowledged {
-            let recorded = unexplained.remove(&operation);
-            assert_eq!(recorded, Some(units), "{sku}: {operation} is acknowledged");
+        let movements = ledger.movements(sku).await;
+        let mut recorded = BTreeMap::<String, Vec<(String, i64)>>::new();
+        for sale in movements.iter().filter(|it| it.strategy.is_some()) {
+            let [_, reference] = sale.remarks.texts();
+            let reference = reference.expect("each order has one").to_owned();
+            let sale = (sale.operation.to_string(), -sale.delta);
+            recorded.entry(reference).or_default().push(sale);
         }
-        for (operation, units) in unexplained {
-            let index = self.unknown.iter().position(|&unknown| unknown == units);
-            let index = index.unwrap_or_else(|| panic!("{sku}: {operation} was refused"));
-            self.unknown.swap_remove(index);
+        let mut operations = BTreeSet::new();
+        for purchase in self.all {
+            let reference = purchase.reference;
+            let found = recorded.remove(&reference).unwrap_or_default();
+            match purchase.end {
+                End::Sold(operation) => {
+                    let sale = (operation.clone(), i64::from(purchase.units));
+                    assert_eq!(found, [sale], "{reference} is acknowledged");
+                    let is_new = operations.insert(operation);
+                    assert!(is_new, "{reference} has the sale of another one");
+                }
+                End::Refused => assert!(found.is_empty(), "{reference} was refused: {found:?}"),
+                End::Unknown => assert!(found.len() <= 1, "{reference}: {found:?}"),
+            }
         }
+        assert!(recorded.is_empty(), "not ordered: {recorded:?}");
         let audit = ledger.assert_consistent(sku).await;
-        let deltas = ledger.movements(sku).await.into_iter().map(|it| it.delta);
+        let deltas = movements.iter().map(|it| it.delta);
         assert_eq!(audit.on_hand, deltas.sum::<i64>(), "{sku}");
-        if self.keys != Keys::AllScarce {
+        if self.keys == Keys::Half {
             assert_eq!(audit.on_hand, PLENTY - audit.sold, "{sku}");
         }
     }
@@ -252,8 +255,7 @@ impl Purchases {
 
 impl Market {
     async fn keep_buying(self: Arc<Self>, buyer: usize) -> Vec<Purchase> {
-        let some_have_none = matches!(self.keys, Keys::Half | Keys::HalfUnique);
-        let with_key = !some_have_none || (buyer / 2).is_multiple_of(2);
+        let with_key = self.keys == Keys::AllScarce || (buyer / 2).is_multiple_of(2);
         let mut purchases = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
             let number = self.numbers.fetch_add(1, Ordering::SeqCst);
@@ -266,21 +268,16 @@ impl Market {
                 Ok(purchase) => purchases.push(purchase),
                 Err(_) => break,
             }
-            if self.keys == Keys::HalfUnique {
-                // The more quantities are used, the longer the rest must last: minutes, if a fault does.
-                sleep(Duration::from_millis(u64::from(number) / 10)).await;
-            }
         }
         purchases
     }
 
     async fn buy_with_key(&self, buyer: usize, number: u32) -> reqwest::Result<Purchase> {
-        let units = self.keys.units(number);
         let (key, started) = (new_key(), Instant::now());
         let gives_up = self.keys == Keys::AllScarce && number.is_multiple_of(2);
         let (mut at, mut was_unknown, mut last_cut) = (buyer, false, None::<Instant>);
         loop {
-            let order = self.order(at, units).header(KEY, &key);
+            let order = self.order(at, number).header(KEY, &key);
             let attempt = self.attempt(buyer, order).await;
             let end = match &attempt {
                 Ok(answer) if answer.status == 200 => Some(End::Sold(answer.id.clone())),
@@ -308,47 +305,42 @@ impl Market {
                 }
             };
             if let Some(end) = end {
-                return Ok(Purchase {
-                    units,
-                    end,
-                    was_unknown,
-                });
+                return Ok(self.purchase(number, end, was_unknown));
             }
             assert!(started.elapsed() < PATIENCE, "still {attempt:?}");
         }
     }
 
     async fn buy_without_key(&self, buyer: usize, number: u32) -> reqwest::Result<Purchase> {
-        let units = match self.keys {
-            Keys::HalfUnique => unique(number),
-            _ => number % (MAX_QUANTITY - 1) + 2,
-        };
-        let attempt = self.attempt(buyer, self.order(buyer, units)).await;
-        if attempt.is_err() && self.on_cut() == OnCut::Retry {
-            return Ok(Purchase {
-                units,
-                end: End::Unknown,
-                was_unknown: true,
-            });
-        }
-        let answer = attempt?;
-        let was_unknown = answer.status == 504;
-        let end = match answer.status {
-            200 => End::Sold(answer.id),
-            504 => End::Unknown,
+        let end = match self.attempt(buyer, self.order(buyer, number)).await {
+            Ok(answer) if answer.status == 200 => End::Sold(answer.id),
+            Ok(answer) if answer.status == 504 => End::Unknown,
+            Err(error) if self.on_cut() == OnCut::Leave => return Err(error),
+            // The request was sent.
+            Err(error) if !error.is_connect() => End::Unknown,
             _ => End::Refused,
         };
-        Ok(Purchase {
-            units,
-            end,
-            was_unknown,
-        })
+        Ok(self.purchase(number, end, false))
     }
 
-    /// An order for so many units at the replica of this buyer.
-    fn order(&self, buyer: usize, units: u32) -> RequestBuilder {
+    fn purchase(&self, number: u32, end: End, resolved: bool) -> Purchase {
+        Purchase {
+            reference: self.reference(number),
+            units: self.keys.units(number),
+            end,
+            resolved,
+        }
+    }
+
+    fn reference(&self, number: u32) -> String {
+        format!("{}-{number}", self.sku)
+    }
+
+    /// An order at the replica of this buyer.
+    fn order(&self, buyer: usize, number: u32) -> RequestBuilder {
         let order = copy(&self.orders[buyer % self.orders.len()]);
-        order.json(&json!({"sku": self.sku, "quantity": units}))
+        let (units, reference) = (self.keys.units(number), self.reference(number));
+        order.json(&json!({"sku": self.sku, "quantity": units, "reference": reference}))
     }
 
     fn on_cut(&self) -> OnCut {
@@ -369,7 +361,7 @@ impl Market {
             return answer;
         }
         if let Ok(answer) = &answer {
-            let may_be_short = self.keys == Keys::AllScarce;
+            let may_be_short = self.keys != Keys::Half;
             if !(may_be_short && answer.code == SHORT) {
                 assert!(answer.asks_for_retry(), "{answer:?}");
                 (self.check_refusal)(answer, started.elapsed());

@@ -87,12 +87,12 @@ impl Shop {
         let (kills, skus, took) = (kills(), buyers.len(), begin.elapsed());
         let stopped = join_all(buyers.into_iter().map(Buyers::stop)).await;
         let sum = |count: fn(&Purchases) -> usize| stopped.iter().map(count).sum::<usize>();
-        let resolved = sum(|one| one.resolved);
+        let resolved = sum(Purchases::resolved);
         println!(
             "figure: {what}, {skus} SKUs: {kills} kills in {took:.0?}, {} sales, {} refusals, \
              {resolved} unknown outcomes resolved",
-            sum(|one| one.acknowledged.len()),
-            sum(|one| one.refused),
+            sum(Purchases::acknowledged),
+            sum(Purchases::refused),
         );
         // A few kills may all hit a batch before its commit.
         assert!(
