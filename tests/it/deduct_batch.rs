@@ -2,28 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::app::{Answer, TestApp, send};
+use crate::support::app::{TestApp, send};
 use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_database;
-
-async fn deduct_all(app: &TestApp, strategy: &str, lines: Value) -> Answer {
-    let path = format!("/stock/deduct/batch?strategy={strategy}");
-    let request = app.request(0, Method::POST, &path);
-    send(request.json(&json!({ "lines": lines }))).await
-}
-
-/// The results of a batch that is valid.
-async fn results(app: &TestApp, strategy: &str, lines: Value) -> Vec<Value> {
-    let answer = deduct_all(app, strategy, lines).await;
-    let results = answer.ok()["results"].as_array();
-    results.expect("a list").clone()
-}
 
 /// Status and code of each line.
 fn outcomes(results: &[Value]) -> Vec<(u64, &str)> {
@@ -51,7 +37,7 @@ async fn each_line_is_answered_as_if_it_were_alone(
         {"sku": "a", "warehouse": "absent"},
         {"sku": "b", "key": "k-4"},
     ]);
-    let first = results(&app, strategy, lines.clone()).await;
+    let first = app.deduct_all(strategy, &lines).await;
     let expected = [
         (200, "deducted"),
         (409, "insufficient-stock"),
@@ -76,7 +62,7 @@ async fn each_line_is_answered_as_if_it_were_alone(
     assert!(first[1]["detail"].is_string(), "{first:?}");
 
     // A retry of the batch, and lines whose key another line has.
-    let again = results(&app, strategy, lines).await;
+    let again = app.deduct_all(strategy, &lines).await;
     let replayed = (200, "replayed");
     assert_eq!(
         outcomes(&again),
@@ -92,7 +78,7 @@ async fn each_line_is_answered_as_if_it_were_alone(
         {"sku": "a", "key": "k-1"},
         {"sku": "a"},
     ]);
-    let repeated = results(&app, strategy, repeated).await;
+    let repeated = app.deduct_all(strategy, &repeated).await;
     assert_eq!(repeated[0]["id"], repeated[1]["id"]);
     let of_key: BTreeSet<_> = outcomes(&repeated[..2]).into_iter().collect();
     assert_eq!(of_key, BTreeSet::from([(200, "deducted"), replayed]));
@@ -123,7 +109,7 @@ async fn thousand_lines_sell_exactly_the_stock(
     let line =
         |number| json!({"sku": "a", "key": format!("{number:0>4}-{key}"), "reference": key[..200]});
     let lines: Vec<_> = (0..1_000).map(line).collect();
-    let results = results(&app, "group-commit", lines.into()).await;
+    let results = app.deduct_all("group-commit", &lines.into()).await;
     let outcomes = outcomes(&results);
     let sold = outcomes.iter().filter(|it| **it == (200, "deducted"));
     assert_eq!(sold.count(), 900);
@@ -152,7 +138,7 @@ async fn lines_behind_slow_ones_are_overloaded(#[values(Postgres)] backend: Back
     app.set_level("a", 10).await;
     let rival = Rival::holding_stock(backend, &app.database_url).await;
     let lines = vec![json!({"sku": "a"}); 300];
-    let results = results(&app, "group-commit", lines.into()).await;
+    let results = app.deduct_all("group-commit", &lines.into()).await;
     for line in &results[256..] {
         let detail = line["detail"].as_str().unwrap_or_default();
         assert!(detail.contains("it was not started"), "{line}");
@@ -181,7 +167,7 @@ async fn keyed_refusals_need_no_look_up_each(#[values(Mysql, Postgres)] backend:
     let look_up = proxy.cut_before(b"ORDER BY operation_id = ", 1_000);
     let line = |number| json!({"sku": "a", "key": format!("k-{number}")});
     let lines: Vec<_> = (0..100).map(line).collect();
-    let refused = results(&app, "group-commit", lines.into()).await;
+    let refused = app.deduct_all("group-commit", &lines.into()).await;
     assert_eq!(outcomes(&refused), [(409, "insufficient-stock"); 100]);
     assert_eq!(look_up.fired(), 0);
 }

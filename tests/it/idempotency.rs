@@ -218,9 +218,7 @@ async fn parallel_adjustments_with_one_key_add_once() {
 async fn key_is_in_flight_while_its_request_runs(#[values(Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
     app.set_level("real", 10).await;
-    let mut first = Raw::connect(backend, &app.database_url).await;
-    first.begin().await;
-    first.record_key().await;
+    let mut first = Raw::recording_key(backend, &app.database_url).await;
     let sale = json!({"sku": "real"});
     for request in [
         app.deduct(0, "single-sql", &sale),

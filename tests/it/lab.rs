@@ -32,9 +32,12 @@ async fn started(lab: &Process, race: &Value) -> String {
     format!("/lab/races/{}", answer.body["id"].as_str().expect("an id"))
 }
 
+async fn get(lab: &Process, path: &str) -> Answer {
+    send(lab.request(Method::GET, path)).await
+}
+
 async fn state(lab: &Process, race: &str) -> Value {
-    let answer = send(lab.request(Method::GET, race)).await;
-    answer.body["state"].clone()
+    get(lab, race).await.body["state"].clone()
 }
 
 /// The events after number `last`, to the end of the race: number, name and data.
@@ -117,11 +120,8 @@ async fn events_tell_the_race_and_resume_after_any() {
         .map(|(.., row)| row)
         .collect();
     for row in &rows {
-        let audit = send(lab.request(
-            Method::GET,
-            &format!("/stock/{}/audit", row["sku"].as_str().expect("a SKU")),
-        ))
-        .await;
+        let sku = row["sku"].as_str().expect("a SKU");
+        let audit = get(&lab, &format!("/stock/{sku}/audit")).await;
         let level = &audit.body["warehouses"][0];
         assert_eq!(
             (&row["oversold"], &row["left"]),
@@ -157,7 +157,7 @@ async fn report_has_the_figures_and_nothing_from_elsewhere() {
         row["sold_units"],
         2 * row["sold"].as_i64().expect("a number")
     );
-    let json = send(lab.request(Method::GET, &format!("{path}/report?format=json"))).await;
+    let json = get(&lab, &format!("{path}/report?format=json")).await;
     assert_eq!(&json.body["events"]["runs"][0]["row"], row);
     let html = lab
         .request(Method::GET, &format!("{path}/report"))
@@ -187,7 +187,7 @@ async fn one_race_at_a_time_which_can_be_stopped() {
     let second = start(&lab, &long_race()).await;
     assert_eq!(second.status_and_code(), (409, "race-running"));
     assert!(path.ends_with(second.body["id"].as_str().expect("an id")));
-    let report = send(lab.request(Method::GET, &format!("{path}/report"))).await;
+    let report = get(&lab, &format!("{path}/report")).await;
     assert_eq!(report.status_and_code(), (409, "race-running"));
     let replicas = children(&lab);
     assert_eq!(replicas.len(), 2, "{replicas:?}");
@@ -253,15 +253,9 @@ async fn race_without_its_server_says_what_to_set() {
     ] {
         let answer = start(&lab, &race).await;
         assert_eq!(answer.status, 503, "{race}");
-        assert!(
-            answer.body["detail"]
-                .as_str()
-                .expect("text")
-                .contains(detail),
-            "{answer:?}"
-        );
+        assert!(answer.detail.contains(detail), "{answer:?}");
     }
-    let list = send(lab.request(Method::GET, "/lab/races")).await;
+    let list = get(&lab, "/lab/races").await;
     assert_eq!(list.body["races"], json!([]));
 }
 
@@ -291,13 +285,7 @@ async fn values_beyond_the_limits_are_refused() {
         race[field] = value;
         let answer = start(&lab, &race).await;
         assert_eq!(answer.status_and_code(), (422, "invalid-request"), "{race}");
-        assert!(
-            answer.body["detail"]
-                .as_str()
-                .expect("text")
-                .contains(field),
-            "{answer:?}"
-        );
+        assert!(answer.detail.contains(field), "{answer:?}");
     }
 }
 
@@ -335,7 +323,7 @@ async fn pages_of_other_sites_start_nothing() {
             .headers()
             .contains_key("access-control-allow-origin")
     );
-    let list = send(lab.request(Method::GET, "/lab/races")).await;
+    let list = get(&lab, "/lab/races").await;
     assert_eq!(list.body["races"], json!([]));
     let own = as_json().header(ORIGIN, lab.url("").trim_end_matches('/'));
     assert_eq!(send(own).await.status, 201);

@@ -7,7 +7,7 @@ use stocklock::stock::MovementFilter;
 use stocklock_testkit::run::{rng, variable};
 use tokio::time::{Duration, Instant};
 
-use crate::store_contract::fixture::{Fixture, Raw, all_of, deduction, guarded, name};
+use crate::store_contract::fixture::{Fixture, all_of, deduction, guarded, name};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -38,8 +38,7 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
 ) {
     let rows = variable("TEST_LEDGER_ROWS");
     let rows = rows.map_or(DEFAULT_ROWS, |rows| rows.parse().expect("a number"));
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     let seed = rng().u64(..1_000_000);
     fixture.put("big", 100).await;
     fixture.put("small", 1_000).await;

@@ -52,6 +52,23 @@ async fn refused(app: &TestApp) -> Instant {
     }
 }
 
+/// Sells until the replica does not refuse any more. Returns how many refusals came from memory, and the
+/// other answer.
+async fn refusals(app: &TestApp, learned: Instant) -> (usize, Answer) {
+    let mut count = 0;
+    loop {
+        let sent = Instant::now();
+        let answer = take(app, 0).await;
+        if answer.status_and_code() != SOLD_OUT {
+            return (count, answer);
+        }
+        assert!(sent - learned <= MAX_AGE, "{answer:?}");
+        assert_eq!(answer.body["requested"], 1);
+        assert_eq!(answer.body["available"], 0);
+        count += 1;
+    }
+}
+
 /// Whether the database was asked, and did not answer.
 fn needs_database(answer: &Answer) -> bool {
     matches!(answer.status, 503 | 504)
@@ -66,29 +83,17 @@ async fn sold_out_level_is_refused_without_the_database(
     let (proxy, url) = Proxy::before(&database.url).await;
     let app = TestApp::on(&url, 1, &["--wait-limit-ms=200"]).await;
     app.set_level("a", 0).await;
-    let mut from_memory = 0;
     for _ in 0..CYCLES {
         let learned = refused(&app).await;
         proxy.set(Mode::Refuse).await;
-        // Until the memory is too old.
-        loop {
-            let sent = Instant::now();
-            let answer = take(&app, 0).await;
-            if answer.status_and_code() != SOLD_OUT {
-                assert!(needs_database(&answer), "{answer:?}");
-                break;
-            }
-            assert!(sent - learned <= MAX_AGE, "{answer:?}");
-            assert_eq!(answer.body["requested"], 1);
-            assert_eq!(answer.body["available"], 0);
-            from_memory += 1;
-        }
+        let (from_memory, answer) = refusals(&app, learned).await;
+        assert!(needs_database(&answer), "{answer:?}");
         proxy.set(Mode::Pass).await;
         if from_memory > 0 {
-            break;
+            return;
         }
     }
-    assert!(from_memory > 0);
+    panic!("nothing was refused from memory");
 }
 
 /// The other strategies, and requests with a key, ask the database.
@@ -117,25 +122,16 @@ async fn restock_by_another_replica_is_sold_in_time(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let app = TestApp::with_stock(backend, 2, "a", 0).await;
-    let mut from_memory = 0;
     for _ in 0..CYCLES {
         let learned = refused(&app).await;
         add(&app, 1, 1).await;
-        loop {
-            let sent = Instant::now();
-            let answer = take(&app, 0).await;
-            if answer.status == 200 {
-                break;
-            }
-            assert_eq!(answer.status_and_code(), SOLD_OUT);
-            assert!(sent - learned <= MAX_AGE, "{answer:?}");
-            from_memory += 1;
-        }
+        let (from_memory, answer) = refusals(&app, learned).await;
+        answer.ok();
         if from_memory > 0 {
-            break;
+            return;
         }
     }
-    assert!(from_memory > 0);
+    panic!("nothing was refused from memory");
 }
 
 #[rstest]
@@ -226,10 +222,7 @@ async fn retry_of_a_sale_is_answered_although_sold_out(
     // The same in a batch, among lines that are refused from memory.
     refused(&app).await;
     let lines = json!([{"sku": "a"}, {"sku": "a", "key": "k-1"}, {"sku": "a", "key": "k-2"}]);
-    let path = "/stock/deduct/batch?strategy=group-commit";
-    let request = app.request(0, Method::POST, path);
-    let batch = send(request.json(&json!({ "lines": lines }))).await;
-    let results = batch.ok()["results"].as_array().expect("a list");
+    let results = app.deduct_all("group-commit", &lines).await;
     let codes: Vec<_> = results.iter().map(|line| &line["code"]).collect();
     assert_eq!(
         codes,

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use redis::FromRedisValue;
+use reqwest::RequestBuilder;
 use reqwest::header::IF_MATCH;
-use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -222,13 +222,9 @@ async fn unknown_sku_has_no_counter(
 #[tokio::test]
 async fn lines_of_a_batch_ask_the_counter(#[values("redis-watch", "redis-lua")] strategy: &str) {
     let shop = Shop::open(2).await;
-    let batch = async |lines: Value| {
-        let path = format!("/stock/deduct/batch?strategy={strategy}");
-        let request = shop.app.request(0, Method::POST, &path);
-        let answer = send(request.json(&json!({ "lines": lines }))).await;
-        let results = answer.ok()["results"].as_array().expect("a list");
-        let codes: Value = results.iter().map(|line| line["code"].clone()).collect();
-        codes
+    let batch = async |lines: Value| -> Value {
+        let results = shop.app.deduct_all(strategy, &lines).await;
+        results.iter().map(|line| line["code"].clone()).collect()
     };
     let (x, y) = (
         json!({"sku": SKU, "key": "x"}),

@@ -9,8 +9,8 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, deduction,
-    deduction_with_key, idempotency, level_change, open,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, assert_records, committed,
+    deduction, deduction_with_key, idempotency, level_change, open,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -66,16 +66,8 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
     let movements = fixture.assert_in_order("a").await;
     let sales = movements.iter().rev().skip(1);
     for ((sale, order), available) in sales.zip(&batch).zip([7, 5, 1]) {
-        assert_eq!(sale.operation, order.operation);
-        assert_eq!(sale.delta, -order.quantity.units());
+        assert_records(sale, order);
         assert_eq!(sale.available_after, available);
-        assert_eq!(sale.remarks, order.remarks);
-        assert_eq!(sale.strategy.as_deref(), Some(order.strategy));
-        assert_eq!((sale.read_version, &*sale.caller), (None, "anonymous"));
-        let key = order.idempotency.as_ref();
-        assert_eq!(sale.request_hash, key.map(|key| key.hash));
-        let key = key.map(|key| key.key.as_str());
-        assert_eq!(sale.idempotency_key.as_deref(), key);
         assert!(sale.created_at >= movements[3].created_at, "{sale:?}");
     }
     // Everything is found again, by key or by operation.
@@ -231,9 +223,7 @@ async fn batches_of_two_replicas_sell_every_unit_once(
 #[tokio::test]
 async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::with(backend, "a", 5).await;
-    let mut first = Raw::connect(backend, &fixture.url).await;
-    first.begin().await;
-    first.record_key().await;
+    let mut first = Raw::recording_key(backend, &fixture.url).await;
     let batch = [
         deduction_with_key("a", 1, "J"),
         deduction_with_key("a", 1, "K"),
@@ -254,9 +244,7 @@ async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)]
 async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::with(backend, "a", 5).await;
     fixture.put("raw", 5).await;
-    let mut first = Raw::connect(backend, &fixture.url).await;
-    first.begin().await;
-    first.record_key().await;
+    let mut first = Raw::recording_key(backend, &fixture.url).await;
     let batch = [deduction_with_key("a", 1, "K"), deduction("a", 1)];
     let store = fixture.store.clone();
     let batch = tokio::spawn(async move { store.deduct_all(&batch, false).await });

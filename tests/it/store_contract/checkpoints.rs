@@ -51,8 +51,7 @@ async fn checkpoints(raw: &mut Raw) -> (i64, i64) {
 async fn audit_of_100_000_movements_equals_the_full_sum(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     for (operations, warehouse, movements) in [(1, "east", 30_000), (2, "main", 70_000)] {
         let creation = LevelChange {
             warehouse: place(warehouse),
@@ -93,8 +92,7 @@ async fn audit_of_100_000_movements_equals_the_full_sum(
 async fn versions_without_movements_stop_no_checkpoint(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     fixture.put("a", 50).await;
     let by_hand = "UPDATE stock SET version = version + 30000";
     raw.run(by_hand).await.unwrap();
@@ -156,8 +154,7 @@ async fn audits_stay_exact_while_checkpoints_move(
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_writes_checkpoints(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     fixture.put("a", 50).await;
     Seeded::of("a", 25_000).insert(&mut raw).await;
     let app = TestApp::on(&fixture.url, 1, &[]).await;

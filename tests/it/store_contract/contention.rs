@@ -170,9 +170,7 @@ async fn attempt_that_waits_past_its_expiry_takes_nothing(
 async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::with(backend, "a", 5).await;
     let store = open(&fixture.url, 1);
-    let mut first = Raw::connect(backend, &fixture.url).await;
-    first.begin().await;
-    first.record_key().await;
+    let mut first = Raw::recording_key(backend, &fixture.url).await;
 
     let with_key = deduction_with_key("a", 2, "K");
     let start = Instant::now();
@@ -194,9 +192,7 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
 #[tokio::test]
 async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::with(backend, "a", 5).await;
-    let mut first = Raw::connect(backend, &fixture.url).await;
-    first.begin().await;
-    first.record_key().await;
+    let mut first = Raw::recording_key(backend, &fixture.url).await;
 
     let waiting = start_deduction(&fixture.store, deduction_with_key("a", 2, "K"));
     until_waiting(&fixture).await;

@@ -86,6 +86,13 @@ impl Fixture {
         }
     }
 
+    /// The same, and a connection of the test.
+    pub(crate) async fn with_raw(backend: Backend) -> (Self, Raw) {
+        let fixture = Self::new(backend).await;
+        let raw = Raw::connect(backend, &fixture.url).await;
+        (fixture, raw)
+    }
+
     /// A store on any back end of the contract.
     pub(crate) async fn on(on: On) -> Self {
         match on {
@@ -249,6 +256,20 @@ pub(crate) fn open_waiting(url: &str, pool_size: u32, wait_limit: Duration) -> A
         wait_limit,
     };
     stocklock::store::connect(url, &options).expect("a valid URL")
+}
+
+/// Asserts that a sale in the ledger has all fields of its order.
+#[track_caller]
+pub(crate) fn assert_records(sale: &Movement, order: &Deduction) {
+    assert_eq!(sale.operation, order.operation);
+    assert_eq!(sale.delta, -order.quantity.units());
+    assert_eq!(sale.remarks, order.remarks);
+    assert_eq!(sale.strategy.as_deref(), Some(order.strategy));
+    assert_eq!((sale.read_version, &*sale.caller), (None, "anonymous"));
+    let key = order.idempotency.as_ref();
+    assert_eq!(sale.request_hash, key.map(|key| key.hash));
+    let key = key.map(|key| key.key.as_str());
+    assert_eq!(sale.idempotency_key.as_deref(), key);
 }
 
 /// The result of one attempt to deduct.

@@ -135,8 +135,7 @@ async fn movements_are_newest_first_and_filtered(#[values(SQLITE, MYSQL, POSTGRE
 #[rstest]
 #[tokio::test]
 async fn created_at_is_rfc_3339_in_utc(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     let now = match backend {
         Sqlite => "SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')",
         Mysql => "SELECT date_format(utc_timestamp(3), '%Y-%m-%dT%H:%i:%s.%f')",

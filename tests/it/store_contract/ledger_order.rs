@@ -8,7 +8,7 @@ use stocklock::stock::{
 };
 use tokio::time::{Duration, Instant};
 
-use super::fixture::{Fixture, Raw, all_of, deduction, guarded, level_change, place};
+use super::fixture::{Fixture, all_of, deduction, guarded, level_change, place};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -150,8 +150,7 @@ async fn fastest(mut work: impl AsyncFnMut()) -> Duration {
 
 /// The movements that the filters select are the oldest of the ledger.
 async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     fixture.put("a", 1000).await;
     Seeded::of("a", 100_000).insert(&mut raw).await;
     raw.run("UPDATE movement SET kind = 'returned', reference = 'R-1' WHERE level_version < 6")

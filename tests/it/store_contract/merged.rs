@@ -9,7 +9,7 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{sleep_until, timeout};
 
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, committed, deduction,
+    Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, assert_records, committed, deduction,
     deduction_with_key, level_change, name, open, open_patient, open_waiting,
 };
 use crate::support::proxy::Proxy;
@@ -72,16 +72,8 @@ async fn each_level_is_written_with_all_fields(#[values(SQLITE, MYSQL, POSTGRES,
         let movements = fixture.movements(batch[0].sku.as_str()).await;
         let sales = movements.iter().rev().skip(1);
         for ((sale, order), outcome) in sales.zip(batch).zip(outcomes.unwrap()) {
-            assert_eq!(sale.operation, order.operation);
-            assert_eq!(sale.delta, -order.quantity.units());
+            assert_records(sale, order);
             assert_eq!(committed(sale.available_after), outcome);
-            assert_eq!(sale.remarks, order.remarks);
-            assert_eq!(sale.strategy.as_deref(), Some(order.strategy));
-            assert_eq!((sale.read_version, &*sale.caller), (None, "anonymous"));
-            let key = order.idempotency.as_ref();
-            assert_eq!(sale.request_hash, key.map(|key| key.hash));
-            let key = key.map(|key| key.key.as_str());
-            assert_eq!(sale.idempotency_key.as_deref(), key);
         }
     }
     assert!(merged(&fixture, &Batches::new()).await.is_empty());
@@ -247,9 +239,7 @@ async fn replicas_with_the_same_levels_sell_every_unit_once(
 async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::with(backend, "a", 5).await;
     fixture.put("b", 5).await;
-    let mut first = Raw::connect(backend, &fixture.url).await;
-    first.begin().await;
-    first.record_key().await;
+    let mut first = Raw::recording_key(backend, &fixture.url).await;
     let batches = vec![
         vec![deduction("a", 1)],
         vec![deduction_with_key("b", 1, "K")],

@@ -38,8 +38,7 @@ async fn eight_replicas_can_migrate_at_once(#[values(Sqlite, Mysql, Postgres)] b
 /// Another process has created the tables but not yet recorded its migration: this one tries again.
 #[tokio::test]
 async fn migration_waits_until_a_concurrent_one_is_recorded() {
-    let fixture = Fixture::new(Sqlite).await;
-    let mut raw = Raw::connect(Sqlite, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(Sqlite).await;
     for statement in [
         "CREATE TABLE record AS SELECT * FROM _sqlx_migrations",
         "DELETE FROM _sqlx_migrations",
@@ -63,8 +62,7 @@ async fn migration_waits_until_a_concurrent_one_is_recorded() {
 #[case::after_the_first_table(&["DROP TABLE movement, checkpoint, ledger", "DROP PROCEDURE stocklock_deduct_batch_1"])]
 #[tokio::test]
 async fn interrupted_migration_is_repeated(#[case] missing: &[&'static str]) {
-    let fixture = Fixture::new(Mysql).await;
-    let mut raw = Raw::connect(Mysql, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(Mysql).await;
     let interrupted = "UPDATE _sqlx_migrations SET success = FALSE";
     for statement in missing.iter().chain([&interrupted]) {
         raw.run(statement).await.unwrap();
@@ -85,8 +83,7 @@ async fn interrupted_migration_is_repeated(#[case] missing: &[&'static str]) {
 async fn database_of_an_earlier_build_is_refused(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     let earlier = match backend {
         Postgres => r"UPDATE _sqlx_migrations SET checksum = '\x00'",
         Sqlite | Mysql => "UPDATE _sqlx_migrations SET checksum = x'00'",
@@ -106,8 +103,7 @@ async fn database_of_an_earlier_build_is_refused(
 async fn texts_that_differ_in_a_blank_or_case_are_different(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     for (number, text) in (1..).zip(["PO-1", "PO-1 ", "po-1"]) {
         let operation = match backend {
             Postgres => format!("'00000000-0000-7000-8000-00000000000{number}'"),

@@ -33,9 +33,7 @@ async fn operation_of_an_open_write_is_pending_on_postgresql() {
 
 async fn operation_is_pending_until_its_write_ends(backend: Backend) {
     let fixture = Fixture::new(backend).await;
-    let mut open = Raw::connect(backend, &fixture.url).await;
-    open.begin().await;
-    open.record_key().await;
+    let mut open = Raw::recording_key(backend, &fixture.url).await;
     let mut raw = Raw::connect(backend, &fixture.url).await;
     let last_statement = clock(&mut raw).await + 1;
     let deadline = last_statement - CLOCKS_AND_STATEMENT;

@@ -35,8 +35,7 @@ fn take_lock(backend: Backend) -> &'static str {
 async fn schema_of_a_newer_release_is_accepted(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let fixture = Fixture::new(backend).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
     let later = later_migrations(backend);
     assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
 
@@ -58,8 +57,7 @@ async fn schema_of_a_newer_release_is_accepted(
 /// This build has migration 1, so a database with an unknown older one is of another program.
 #[tokio::test]
 async fn unknown_older_migration_is_refused() {
-    let fixture = Fixture::new(Sqlite).await;
-    let mut raw = Raw::connect(Sqlite, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(Sqlite).await;
     let renumbered = "INSERT INTO _sqlx_migrations SELECT 0, description, installed_on, success,
         checksum, execution_time FROM _sqlx_migrations WHERE version = 1";
     raw.run(renumbered).await.unwrap();
@@ -71,8 +69,7 @@ async fn unknown_older_migration_is_refused() {
 #[rstest]
 #[tokio::test]
 async fn restart_does_not_wait_for_a_newer_migration(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    let mut newer = Raw::connect(backend, &fixture.url).await;
+    let (fixture, mut newer) = Fixture::with_raw(backend).await;
     newer.run(take_lock(backend)).await.unwrap();
     let migrated = timeout(SOON, migrate(&fixture.url)).await;
     assert_eq!(migrated.expect("it does not wait"), Ok(()));
@@ -143,8 +140,7 @@ async fn migration_behind_an_open_reader_stops_no_sale(
 /// Every sale would maintain it, and no query would use it.
 #[tokio::test]
 async fn invalid_index_is_dropped_by_the_next_migration() {
-    let fixture = Fixture::new(Postgres).await;
-    let mut raw = Raw::connect(Postgres, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(Postgres).await;
     for statement in [
         "CREATE INDEX interrupted ON movement (sku)",
         "UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = 'interrupted'::regclass",
@@ -208,8 +204,7 @@ async fn index_build_behind_an_open_reader_stops_no_sale(
 /// As if the migrator had been killed while PostgreSQL built the index.
 #[tokio::test]
 async fn interrupted_index_build_is_repeated() {
-    let fixture = Fixture::new(Postgres).await;
-    let mut raw = Raw::connect(Postgres, &fixture.url).await;
+    let (fixture, mut raw) = Fixture::with_raw(Postgres).await;
     let later = later_migrations(Postgres);
     assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
     for statement in [

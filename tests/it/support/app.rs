@@ -239,6 +239,14 @@ impl TestApp {
         self.request(replica, Method::POST, &path).json(body)
     }
 
+    /// The results of a batch of deductions, which must be valid.
+    pub(crate) async fn deduct_all(&self, strategy: &str, lines: &Value) -> Vec<Value> {
+        let path = format!("/stock/deduct/batch?strategy={strategy}");
+        let request = self.request(0, Method::POST, &path);
+        let answer = send(request.json(&json!({ "lines": lines }))).await;
+        answer.ok()["results"].as_array().expect("a list").clone()
+    }
+
     /// A request that sets the level of a SKU, ready to send.
     pub(crate) fn put(&self, replica: usize, sku: &str, body: &Value) -> RequestBuilder {
         let path = format!("/stock/{sku}");

@@ -56,6 +56,14 @@ impl Raw {
         self.run(begin).await.expect("a transaction can begin");
     }
 
+    /// An open transaction that has recorded the key `K`.
+    pub(crate) async fn recording_key(backend: Backend, url: &str) -> Self {
+        let mut raw = Self::connect(backend, url).await;
+        raw.begin().await;
+        raw.record_key().await;
+        raw
+    }
+
     /// Inserts a movement with the key `K` of an anonymous caller.
     pub(crate) async fn record_key(&mut self) {
         self.record(Uuid::from_u128(1)).await;
