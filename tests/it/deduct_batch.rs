@@ -6,10 +6,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::app::{TestApp, send};
-use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_database;
 
 /// Status and code of each line.
 fn outcomes(results: &[Value]) -> Vec<(u64, &str)> {
@@ -160,9 +158,7 @@ async fn lines_behind_slow_ones_are_overloaded(#[values(Postgres)] backend: Back
 #[rstest]
 #[tokio::test]
 async fn keyed_refusals_need_no_look_up_each(#[values(Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
-    let app = TestApp::on(&url, 1, &[]).await;
+    let (proxy, app) = TestApp::proxied(backend, &[]).await;
     app.set_level("a", 0).await;
     let look_up = proxy.cut_before(b"ORDER BY operation_id = ", 1_000);
     let line = |number| json!({"sku": "a", "key": format!("k-{number}")});

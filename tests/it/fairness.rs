@@ -11,9 +11,7 @@ use tokio::task::JoinSet;
 use crate::faults::until;
 use crate::store_contract::fixture::Raw;
 use crate::support::app::{Answer, TestApp, send};
-use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_database;
 
 /// Fewer connections than requests.
 const POOL: [&str; 1] = ["--database-pool-size=4"];
@@ -51,9 +49,7 @@ async fn assert_cold_sells(app: &TestApp, flood: &mut JoinSet<Answer>, times: u3
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn audits_do_not_stop_sales(#[values(Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
-    let app = TestApp::on(&url, 1, &POOL).await;
+    let (proxy, app) = TestApp::proxied(backend, &POOL).await;
     let audited = ["a", "b", "c", "d"];
     for sku in audited.into_iter().chain(["cold"]) {
         app.set_level(sku, PLENTY).await;

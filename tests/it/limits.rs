@@ -10,10 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::support::app::{Answer, TestApp, send};
-use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_database;
 
 /// How much longer than a limit an answer may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(10);
@@ -166,9 +164,7 @@ async fn changes_keep_the_wait_limit(#[values(Sqlite, Mysql, Postgres)] backend:
 #[rstest]
 #[tokio::test]
 async fn queue_behind_a_stuck_batch_is_overloaded(#[values(Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
-    let app = TestApp::on(&url, 1, &["--wait-limit-ms=1000"]).await;
+    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=1000"]).await;
     app.set_level("a", 10).await;
     let hold = proxy.hold_request(b"group-commit");
     let stuck = tokio::spawn(send(take(&app, "group-commit")));
@@ -192,10 +188,8 @@ async fn queue_behind_a_stuck_batch_is_overloaded(#[values(Mysql, Postgres)] bac
 #[rstest]
 #[tokio::test]
 async fn missed_deadline_is_an_unknown_outcome(#[values(Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
     let flags = ["--wait-limit-ms=500", "--request-deadline-ms=1000"];
-    let app = TestApp::on(&url, 1, &flags).await;
+    let (proxy, app) = TestApp::proxied(backend, &flags).await;
     app.set_level("a", 10).await;
     let keyed = || take(&app, "single-sql").header("Idempotency-Key", "held-up");
     // Holding back the message with the key works on any connection. Holding back everything

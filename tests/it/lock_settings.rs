@@ -5,16 +5,13 @@ use std::time::Duration;
 
 use reqwest::Method;
 use rstest::rstest;
-use serde_json::json;
 use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::eventually;
 use stocklock_testkit::servers::RedisCluster;
 use tokio::join;
-use tokio::time::{Instant, sleep};
 
 use crate::commands::{PASSWORD, assert_one_line_error, deduct};
-use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::redis::command;
 use crate::support::services::{PrivateServer, fresh_redis, vote};
@@ -136,7 +133,7 @@ async fn messages_name_the_variable_of_the_locks() {
     let (redis, strategy) = (("REDIS_URL", &*counters.url), ("STRATEGY", "redis-lock"));
     let away = ("LOCK_REDIS_URL", "redis://127.0.0.1:1");
     let mut lab = Process::start(&["lab"], &[redis, away, strategy]);
-    is_alive(&mut lab).await;
+    lab.answers("/healthz").await;
     let refused = deduct(&lab, "").await;
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     assert!(refused.detail.contains("LOCK_REDIS_URL"), "{refused:?}");
@@ -287,10 +284,8 @@ async fn replica_starts_without_its_lock_server_and_serves_later(
     server.kill9();
     let variables = [(variable, server.url()), ("STRATEGY", strategy)];
     let mut serve = Process::start(&["serve"], &variables);
-    is_alive(&mut serve).await;
-    let put = serve.request(Method::PUT, "/stock/a");
-    let put = send(put.json(&json!({ "on_hand": 1 }))).await;
-    assert_eq!(put.status, 201, "{put:?}");
+    serve.answers("/healthz").await;
+    serve.set_level("a", 1).await;
     let refused = deduct(&serve, "?sku=a").await;
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     let ready = serve.request(Method::GET, "/readyz").send().await;
@@ -301,19 +296,6 @@ async fn replica_starts_without_its_lock_server_and_serves_later(
     server.restart().await;
     serve.is_ready().await;
     assert_eq!(deduct(&serve, "?sku=a").await.ok()["strategy"], strategy);
-}
-
-async fn is_alive(process: &mut Process) {
-    let start = Instant::now();
-    loop {
-        let answer = process.request(Method::GET, "/healthz").send().await;
-        if answer.is_ok_and(|answer| answer.status() == 200) {
-            return;
-        }
-        let may_wait = process.is_running() && start.elapsed() < SOON;
-        assert!(may_wait, "{}", process.stderr());
-        sleep(Duration::from_millis(10)).await;
-    }
 }
 
 /// The other replica starts, because the password could be corrected at the server.
@@ -329,7 +311,7 @@ async fn zookeeper_locks_admit_only_replicas_with_the_password() {
     let inside = Process::serving(&["lab"], &variables).await;
     assert_eq!(deduct(&inside, "").await.ok()["strategy"], "zookeeper-lock");
     let mut outside = Process::start(&["lab"], &variables[..2]);
-    is_alive(&mut outside).await;
+    outside.answers("/healthz").await;
     let refused = deduct(&outside, "").await;
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     let ready = outside.request(Method::GET, "/readyz").send().await;

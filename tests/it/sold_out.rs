@@ -11,9 +11,8 @@ use tokio::time::Instant;
 
 use crate::faults::SOON;
 use crate::support::app::{Answer, TestApp, send};
-use crate::support::proxy::{Mode, Proxy};
+use crate::support::proxy::Mode;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_database;
 
 const SOLD_OUT: (u16, &str) = (409, "insufficient-stock");
 
@@ -79,9 +78,7 @@ fn needs_database(answer: &Answer) -> bool {
 async fn sold_out_level_is_refused_without_the_database(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
-    let app = TestApp::on(&url, 1, &["--wait-limit-ms=200"]).await;
+    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=200"]).await;
     app.set_level("a", 0).await;
     for _ in 0..CYCLES {
         let learned = refused(&app).await;
@@ -100,9 +97,7 @@ async fn sold_out_level_is_refused_without_the_database(
 #[rstest]
 #[tokio::test]
 async fn only_group_commit_without_a_key_uses_the_memory(#[values(Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
-    let app = TestApp::on(&url, 1, &["--wait-limit-ms=200"]).await;
+    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=200"]).await;
     app.set_level("a", 0).await;
     refused(&app).await;
     proxy.set(Mode::Refuse).await;
@@ -165,9 +160,7 @@ async fn restock_by_the_same_replica_is_sold_at_once(
 #[rstest]
 #[tokio::test]
 async fn late_answer_hides_no_restock(#[values(Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
-    let app = TestApp::on(&url, 1, &[]).await;
+    let (proxy, app) = TestApp::proxied(backend, &[]).await;
     app.set_level("a", 0).await;
     app.set_level("late-answer", 0).await;
     let body = json!({"sku": "late-answer"});

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::proxy::Proxy;
 use super::services::{Backend, TestDatabase, fresh_database};
 
 /// A response, with the parts that many tests check.
@@ -148,6 +149,17 @@ impl TestApp {
             _database: Some(database),
             ..app
         }
+    }
+
+    /// A replica on a fresh database, and the proxy between them.
+    pub(crate) async fn proxied(backend: Backend, flags: &[&str]) -> (Proxy, Self) {
+        let database = fresh_database(backend).await;
+        let (proxy, url) = Proxy::before(&database.url).await;
+        let app = Self {
+            _database: Some(database),
+            ..Self::on(&url, 1, flags).await
+        };
+        (proxy, app)
     }
 
     /// `count` replicas on the database at `url`, which is migrated first.

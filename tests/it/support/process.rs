@@ -102,12 +102,17 @@ impl Process {
 
     /// Waits until `/readyz` answers 200.
     pub(crate) async fn is_ready(&mut self) {
-        let (client, url) = (self.client.clone(), self.url("/readyz"));
-        let is_ready = async || {
+        self.answers("/readyz").await;
+    }
+
+    /// Waits until this path answers 200.
+    pub(crate) async fn answers(&mut self, path: &str) {
+        let (client, url) = (self.client.clone(), self.url(path));
+        let answers = async || {
             let answer = client.get(&url).send().await;
             answer.is_ok_and(|answer| answer.status() == 200)
         };
-        self.child.wait_until(is_ready).await;
+        self.child.wait_until(answers).await;
     }
 
     /// `host:port`.
