@@ -103,7 +103,7 @@ async fn database_of_an_earlier_build_is_refused(
 async fn texts_that_differ_in_a_blank_or_case_are_different(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let (fixture, mut raw) = Fixture::with_raw(backend).await;
+    let (_fixture, mut raw) = Fixture::with_raw(backend).await;
     for (number, text) in (1..).zip(["PO-1", "PO-1 ", "po-1"]) {
         let operation = match backend {
             Postgres => format!("'00000000-0000-7000-8000-00000000000{number}'"),
