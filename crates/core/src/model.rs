@@ -9,6 +9,7 @@ mod explore;
 mod lock;
 mod mutex;
 mod ports;
+mod random;
 mod store;
 mod transaction;
 

@@ -160,6 +160,9 @@ impl MemoryStore {
                 Err(_) => None,
             });
         }
+        if written.iter().flatten().count() > 1 {
+            self.decisions.note("several levels in one transaction");
+        }
         tx.commit().await?;
         Ok(Some(written))
     }
@@ -203,6 +206,9 @@ impl MemoryStore {
         };
         let place = (&first.sku, &first.warehouse);
         let Some(after) = tx.update(place, holds, set, expires_at).await? else {
+            if self.tables().clock >= expires_at {
+                self.decisions.note("a batch has expired");
+            }
             return Ok(Err(BatchAttempt::Conflict));
         };
         let after = after.level;

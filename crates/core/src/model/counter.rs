@@ -80,7 +80,7 @@ impl ModelCounter {
     fn happens(&self, left: impl Fn(&mut State) -> &mut u32) -> bool {
         let mut state = self.state();
         let left = left(&mut state);
-        let happens = *left > 0 && self.decisions.choose(2) == 1;
+        let happens = *left > 0 && self.decisions.choose_fault(2) == 1;
         *left -= u32::from(happens);
         happens
     }

@@ -7,6 +7,8 @@
 //! Exploration fails if there are more schedules than the bound, or if a schedule ends with futures
 //! that are never woken.
 //!
+//! A world that has too many schedules is walked at random: a seed draws the decisions of one schedule.
+//!
 //! Futures yield before each step. Before the first decision, each future runs in turn up to its
 //! first yield, so other futures must not be able to see what it does until then.
 
@@ -16,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::random::Random;
 use crate::batching::{Detached, Spawn};
 
 /// One of the futures of a world.
@@ -35,8 +38,10 @@ pub struct Decisions(Arc<Mutex<Run>>);
 
 #[derive(Default)]
 struct Run {
-    /// Decisions fixed before the run. After the last one, the first option is always taken.
+    /// Decisions fixed before the run. After the last one, the first option is always taken, unless
+    /// the run is random.
     fixed: Vec<Decision>,
+    random: Option<Random>,
     taken: Vec<Decision>,
     spawned: Vec<Task<()>>,
     /// Number of the task that is being polled.
@@ -56,16 +61,28 @@ impl Decisions {
     /// Picks a number below `options`. The explorer tries each of them.
     #[must_use]
     pub fn choose(&self, options: usize) -> usize {
+        self.decide(options, |random| random.option(options))
+    }
+
+    /// Picks 0, which is no fault, or one of the other options. A random walk picks 0 most of the time,
+    /// so that faults happen late, too.
+    #[must_use]
+    pub fn choose_fault(&self, options: usize) -> usize {
+        self.decide(options, |random| random.fault(options))
+    }
+
+    fn decide(&self, options: usize, draw: impl FnOnce(&mut Random) -> usize) -> usize {
         if options == 1 {
             return 0;
         }
         let mut run = self.run();
-        let fixed = run.fixed.get(run.taken.len());
+        let fixed = run.fixed.get(run.taken.len()).copied();
         assert!(
             fixed.is_none_or(|it| it.option < options && [0, options].contains(&it.out_of)),
             "the same decisions led to a different run"
         );
-        let option = fixed.map_or(0, |decision| decision.option);
+        let drawn = run.random.as_mut().map_or(0, draw);
+        let option = fixed.map_or(drawn, |decision| decision.option);
         run.taken.push(Decision {
             option,
             out_of: options,
@@ -83,6 +100,12 @@ impl Decisions {
         let mut run = self.run();
         let current = run.current;
         run.trace.push((current, step));
+    }
+
+    /// The steps recorded so far.
+    #[must_use]
+    pub fn noted(&self) -> Vec<&'static str> {
+        self.run().trace.iter().map(|(_, step)| *step).collect()
     }
 
     /// The decisions of the next schedule, or `None` after the last one.
@@ -157,6 +180,7 @@ impl Drop for PanicReport<'_> {
 pub struct Explorer {
     bound: u64,
     first: Vec<Decision>,
+    random: Option<Random>,
     once: bool,
 }
 
@@ -167,7 +191,18 @@ impl Explorer {
         Self {
             bound,
             first: Vec::new(),
+            random: None,
             once: false,
+        }
+    }
+
+    /// The one schedule that `seed` draws. The same seed draws the same schedule of the same world.
+    #[must_use]
+    pub fn walk(seed: u64) -> Self {
+        Self {
+            random: Some(Random::new(seed)),
+            once: true,
+            ..Self::up_to(1)
         }
     }
 
@@ -180,9 +215,9 @@ impl Explorer {
             out_of: 0,
         };
         Self {
-            bound: 1,
             first: schedule.split_whitespace().map(decision).collect(),
             once: true,
+            ..Self::up_to(1)
         }
     }
 
@@ -202,10 +237,11 @@ impl Explorer {
     where
         T: Send + 'static,
     {
-        let mut fixed = self.first;
+        let (mut fixed, mut random) = (self.first, self.random);
         for schedules in 1..=self.bound {
             let decisions = Decisions::default();
             decisions.run().fixed = fixed;
+            decisions.run().random = random.take();
             let report = PanicReport(&decisions);
             let world = build(&decisions);
             let outputs = run(&decisions, world.tasks)?;
@@ -283,7 +319,7 @@ fn run<T: Send + 'static>(decisions: &Decisions, tasks: Vec<Task<T>>) -> Result<
         if ready.is_empty() {
             break;
         }
-        let chosen = ready[decisions.choose(ready.len())];
+        let chosen = ready[decisions.decide(ready.len(), |random| random.task(&ready))];
         decisions.run().current = chosen;
         running[chosen].poll();
     }
@@ -317,7 +353,7 @@ pub async fn mortal<T>(decisions: Decisions, deaths: Arc<AtomicU32>, task: Task<
     let mut started = false;
     std::future::poll_fn(|context| {
         let may_die = std::mem::replace(&mut started, true) && deaths.load(Ordering::Relaxed) > 0;
-        if may_die && decisions.choose(2) == 1 {
+        if may_die && decisions.choose_fault(2) == 1 {
             decisions.note("the process dies");
             deaths.fetch_sub(1, Ordering::Relaxed);
             task = None;

@@ -78,14 +78,14 @@ impl ModelLock {
     /// Decides whether a request fails.
     fn is_away(&self) -> bool {
         let mut state = self.state();
-        let away = state.outages > 0 && self.decisions.choose(2) == 1;
+        let away = state.outages > 0 && self.decisions.choose_fault(2) == 1;
         state.outages -= u32::from(away);
         away
     }
 
     /// Decides whether the lease of this holder may end at a later step, before its release.
     fn decide_whether_lease_ends(&self, token: i64) {
-        if self.state().losses == 0 || self.decisions.choose(2) == 0 {
+        if self.state().losses == 0 || self.decisions.choose_fault(2) == 0 {
             return;
         }
         self.state().losses -= 1;

@@ -4,7 +4,7 @@
 //! of other tasks in between. A write locks its row until the transaction ends; other writers wait
 //! and then see the committed row. The ledger accepts each operation id and each caller's key once.
 //! Nothing times out, and the explorer reports transactions that wait for each other as a deadlock.
-//! The database's clock stands still until a task waits for an attempt to expire.
+//! The database's clock stands still until a task waits for an attempt to expire, or a test moves it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -210,9 +210,14 @@ impl MemoryStore {
 
     /// Creates a SKU with `on_hand` units in its default warehouse, without a step.
     pub fn stock(&self, sku: &Sku, on_hand: i64) {
+        self.stock_in(sku, &Warehouse::default(), on_hand);
+    }
+
+    /// The same in another warehouse.
+    pub fn stock_in(&self, sku: &Sku, warehouse: &Warehouse, on_hand: i64) {
         let level = StockLevel {
             sku: sku.clone(),
-            warehouse: Warehouse::default(),
+            warehouse: warehouse.clone(),
             on_hand,
             held: 0,
             backorder_limit: 0,
@@ -304,6 +309,12 @@ impl MemoryStore {
         self.tables().locks.entry(name).or_insert_with(new).clone()
     }
 
+    /// Moves the clock at some later step, so that the attempts expire that were sent before.
+    pub async fn pass_time(&self) {
+        self.pause("time passes").await;
+        self.tables().clock += 1;
+    }
+
     /// A step that cannot fail.
     pub(super) async fn pause(&self, step: &'static str) {
         yield_once().await;
@@ -341,7 +352,7 @@ impl MemoryStore {
         if *left == 0 {
             return 0;
         }
-        let fault = self.decisions.choose(options);
+        let fault = self.decisions.choose_fault(options);
         *left -= u32::from(fault > 0);
         fault
     }

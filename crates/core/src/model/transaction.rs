@@ -95,6 +95,7 @@ impl Transaction {
         }
         self.lock_row(place).await;
         if self.store.checks_expiry && self.tables().clock >= expires_at {
+            self.store.decisions.note("an attempt has expired");
             return Ok(None);
         }
         let Some(mut row) = self.row(place).filter(&condition) else {

@@ -98,6 +98,21 @@ async fn check_then_reread(
     }
 }
 
+#[test]
+fn walk_is_repeated_by_its_seed_and_by_its_schedule() {
+    let failure = |seed| explore_broken_strategy(Explorer::walk(seed)).err();
+    let mut seeds = 0..100;
+    let found = seeds.find_map(|seed| Some((seed, failure(seed)?)));
+    let (seed, first) = found.expect("a walk oversells");
+    let again = failure(seed).expect("the same walk");
+    assert_eq!(
+        (again.schedule, again.trace),
+        (first.schedule.clone(), first.trace)
+    );
+    let replayed = explore_broken_strategy(Explorer::only(&first.schedule));
+    assert_eq!(replayed.expect_err("the same walk").why, first.why);
+}
+
 fn explore_broken_strategy(explorer: Explorer) -> Result<u64, Failure> {
     explorer.explore(
         |decisions| {
