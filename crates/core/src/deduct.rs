@@ -23,4 +23,4 @@ pub(crate) use outcome::{Outcome, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
 pub use run::DeductionRun;
 pub use sold_out::SoldOut;
-pub use write_pool::WritePool;
+pub use write_pool::{WritePool, WriteSlot};

@@ -133,12 +133,7 @@ impl LevelService {
         let level = (sale.sku.clone(), sale.warehouse.clone());
         let deadline = reversal.deadline;
         let Self { store, policy, .. } = self.clone();
-        let write = async move {
-            run_to_outcome(&policy, |unknown| {
-                reverse_once(&*store, &reversal, &sale, unknown.is_some())
-            })
-            .await
-        };
+        let write = async move { reverse(&*store, &policy, &reversal, &sale).await };
         self.run(level, deadline, write).await
     }
 
@@ -193,6 +188,20 @@ pub async fn adjust(
     adjustment: &Adjustment,
 ) -> Result<Adjusted, StockError> {
     let attempt = |unknown: Option<_>| adjust_once(store, adjustment, unknown.is_some());
+    run_to_outcome(policy, attempt).await
+}
+
+/// The same for a reversal of `sale`.
+///
+/// # Errors
+/// As [`LevelService::reverse`].
+pub async fn reverse(
+    store: &dyn LevelStore,
+    policy: &RetryPolicy,
+    reversal: &Reversal,
+    sale: &Movement,
+) -> Result<Reversed, StockError> {
+    let attempt = |unknown: Option<_>| reverse_once(store, reversal, sale, unknown.is_some());
     run_to_outcome(policy, attempt).await
 }
 

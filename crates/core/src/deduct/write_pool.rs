@@ -32,7 +32,7 @@ struct Slots {
 
 /// The right to run one more write of a SKU. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct WriteSlot {
+pub struct WriteSlot {
     slots: Arc<Mutex<Slots>>,
     sku: Sku,
 }
@@ -54,7 +54,7 @@ impl WritePool {
     ///
     /// # Errors
     /// [`StockError::Overloaded`] if the SKU has as many slots as are still free, or none is free.
-    pub(crate) fn admit(&self, sku: &Sku) -> Result<WriteSlot, StockError> {
+    pub fn admit(&self, sku: &Sku) -> Result<WriteSlot, StockError> {
         let mut slots = lock(&self.slots);
         let taken = slots.taken.get(sku).copied().unwrap_or(0);
         if taken >= slots.free {
