@@ -40,6 +40,7 @@ locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::
 locks | package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
 locks | locks | | contract::full:: processes::full:: redlock::full:: sql::full::
+walks | walks | EXPLORE_SECONDS=1100 | walks::
 mutations | mutations | | --some 20
 '
 

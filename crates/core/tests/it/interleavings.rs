@@ -25,6 +25,7 @@ mod counters;
 mod level_changes;
 pub(crate) mod requests;
 mod scenario;
+mod walks;
 
 /// No schedule oversells, drifts, gives up or leaves an outcome unknown. With a fault, the COMMIT
 /// whose connection is lost takes effect or not, at any later step. (Three buyers under

@@ -9,13 +9,18 @@ use stocklock_core::stock::{Deducted, OperationId, StockError};
 /// Maximum number of schedules per scenario. All scenarios together should take seconds.
 const BOUND: u64 = 200_000;
 
-/// Whether `make verify` runs the tests.
+/// The value of an environment variable.
 #[expect(
     clippy::disallowed_methods,
-    reason = "it chooses the size of the tests"
+    reason = "the environment chooses the seed and the size of the tests"
 )]
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Whether `make verify` runs the tests.
 pub(super) fn is_full_size() -> bool {
-    std::env::var("EXPLORE").is_ok_and(|size| size == "full")
+    variable("EXPLORE").is_some_and(|size| size == "full")
 }
 
 pub(super) fn explorer() -> Explorer {
@@ -57,5 +62,11 @@ pub(super) trait Answered: Debug {
 impl Answered for Deducted {
     fn replay_of(&self) -> Option<OperationId> {
         self.replayed.then_some(self.operation)
+    }
+}
+
+impl<T: Answered> Answered for Option<T> {
+    fn replay_of(&self) -> Option<OperationId> {
+        self.as_ref().and_then(T::replay_of)
     }
 }

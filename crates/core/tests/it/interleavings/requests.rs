@@ -18,17 +18,27 @@ pub(crate) fn sku(name: &str) -> Sku {
 
 /// A deduction of one unit.
 pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Deduction {
-    let warehouse = Warehouse::default();
+    let level = (sku.clone(), Warehouse::default());
+    deduction_of(level, Quantity::ONE, key, strategy)
+}
+
+/// A deduction from any level.
+pub(super) fn deduction_of(
+    (sku, warehouse): (Sku, Warehouse),
+    quantity: Quantity,
+    key: Option<&str>,
+    strategy: Strategy,
+) -> Deduction {
     let idempotency = key.map(|key| Idempotency {
         caller: Caller::anonymous(),
         key: IdempotencyKey::parse(key).expect("a valid key"),
-        hash: RequestHash::of_deduction(sku, &warehouse, Quantity::ONE, None),
+        hash: RequestHash::of_deduction(&sku, &warehouse, quantity, None),
     });
     Deduction {
         operation: OperationId::mint(),
-        sku: sku.clone(),
+        sku,
         warehouse,
-        quantity: Quantity::ONE,
+        quantity,
         idempotency,
         remarks: Remarks::default(),
         strategy: strategy.name(),

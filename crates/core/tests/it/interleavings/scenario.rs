@@ -15,7 +15,7 @@ use stocklock_core::model::{
 };
 use stocklock_core::ports::{ChangeOutcome, LevelStore, Lock, Locks, NoMetrics};
 use stocklock_core::stock::{Deducted, OperationId, StockError, Warehouse};
-use stocklock_core::strategy::{Available, LocalMutexes, Safeguards, Strategy, Tier};
+use stocklock_core::strategy::{Available, Dependency, LocalMutexes, Safeguards, Strategy, Tier};
 
 use super::answers::{check_answers, explorer, is_full_size};
 use super::requests::{SKU, adjustment, deduction, sku};
@@ -134,7 +134,7 @@ impl Scenario {
     pub(super) fn with_faults_at_every_step(mut self) -> Self {
         self = self.with_fault();
         self.faults.statements = 1;
-        let outages = u32::from(self.strategy.tier() == Tier::Guarded || self.asks_counter());
+        let outages = u32::from(self.strategy.tier() == Tier::Guarded);
         Self {
             outages,
             any_order: true,
@@ -180,61 +180,36 @@ impl Scenario {
         Ok(tally)
     }
 
-    fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
-        let mut state = MemoryStore::new(decisions)
+    /// The empty database.
+    pub(super) fn store(&self, decisions: &Decisions) -> MemoryStore {
+        let store = MemoryStore::new(decisions)
             .with_faults(self.faults)
             .with_any_order(self.any_order)
             .with_condition(self.condition);
-        if !self.checks_expiry {
-            state = state.without_expiry_check();
+        if self.checks_expiry {
+            store
+        } else {
+            store.without_expiry_check()
         }
+    }
+
+    /// Redis without counters.
+    pub(super) fn counter(&self, decisions: &Decisions) -> ModelCounter {
+        ModelCounter::new(decisions, self.lost_counters, self.late_loads, self.outages)
+    }
+
+    fn world(&self, decisions: &Decisions) -> World<MemoryStore, Answer> {
+        let state = self.store(decisions);
         let mut skus = self.buyers.clone();
         skus.dedup();
-        let outages = if self.asks_counter() { self.outages } else { 0 };
-        let counter = ModelCounter::new(decisions, self.lost_counters, self.late_loads, outages);
+        let counter = self.counter(decisions);
         for name in skus {
             state.stock(&sku(name), self.stock);
             if self.late_loads == 0 {
                 counter.create(&sku(name), &Warehouse::default(), self.stock);
             }
         }
-        let mut lock = ModelLock::new(decisions, self.losses).with_outages(self.outages);
-        if self.any_order {
-            lock = lock.with_any_order();
-        }
-        if self.strategy == Strategy::Redlock {
-            lock = lock.without_tokens();
-        }
-        let lock: Arc<dyn Lock> = Arc::new(lock);
-        let locks = (self.strategy.tier() == Tier::Guarded).then_some((self.strategy, lock));
-        let locks = Locks::new(locks);
-        let needs = self.strategy.card().needs;
-        let pause_is_step = self.strategy == Strategy::LocalMutex;
-        let contexts: Vec<_> = (0..self.processes)
-            .map(|_| {
-                (
-                    Arc::new(state.clone()),
-                    policy(self.max_attempts, pause_is_step),
-                )
-            })
-            .map(|(store, policy)| DeductionContext {
-                groups: GroupQueue::new(
-                    Arc::clone(&store) as _,
-                    &policy,
-                    Arc::new(decisions.clone()),
-                ),
-                store,
-                mutexes: self.mutexes(),
-                counters: self
-                    .asks_counter()
-                    .then(|| Arc::new(Counters::new(Arc::new(counter.clone())))),
-                locks: locks.clone(),
-                available: Available::new(needs.iter().copied()),
-                policy,
-                metrics: Arc::new(NoMetrics),
-            })
-            .map(Arc::new)
-            .collect();
+        let contexts = self.contexts(decisions, &state, &counter);
         let buyers = self.buyers.iter().zip(contexts.iter().cycle());
         let deaths = Arc::new(AtomicU32::new(self.deaths));
         let tasks = buyers.map(|(sku, context)| {
@@ -253,6 +228,54 @@ impl Scenario {
         World { state, tasks }
     }
 
+    /// What the strategies of each process work with.
+    pub(super) fn contexts(
+        &self,
+        decisions: &Decisions,
+        store: &MemoryStore,
+        counter: &ModelCounter,
+    ) -> Vec<Arc<DeductionContext>> {
+        let mut lock = ModelLock::new(decisions, self.losses).with_outages(self.outages);
+        if self.any_order {
+            lock = lock.with_any_order();
+        }
+        if self.strategy == Strategy::Redlock {
+            lock = lock.without_tokens();
+        }
+        let lock: Arc<dyn Lock> = Arc::new(lock);
+        let locks = (self.strategy.tier() == Tier::Guarded).then_some((self.strategy, lock));
+        let locks = Locks::new(locks);
+        let servers = [
+            Dependency::Redis,
+            Dependency::RedisMasters,
+            Dependency::Zookeeper,
+        ];
+        let pause_is_step = self.strategy == Strategy::LocalMutex;
+        (0..self.processes)
+            .map(|_| {
+                (
+                    Arc::new(store.clone()),
+                    policy(self.max_attempts, pause_is_step),
+                )
+            })
+            .map(|(store, policy)| DeductionContext {
+                groups: GroupQueue::new(
+                    Arc::clone(&store) as _,
+                    &policy,
+                    Arc::new(decisions.clone()),
+                ),
+                store,
+                mutexes: self.mutexes(),
+                counters: Some(Arc::new(Counters::new(Arc::new(counter.clone())))),
+                locks: locks.clone(),
+                available: Available::new(servers),
+                policy,
+                metrics: Arc::new(NoMetrics),
+            })
+            .map(Arc::new)
+            .collect()
+    }
+
     /// The mutexes of one process. Strategies without a mutex share one set, because to make 256
     /// mutexes for each schedule takes an eighth of the run time.
     fn mutexes(&self) -> Arc<LocalMutexes> {
@@ -268,12 +291,6 @@ impl Scenario {
     /// is a step.
     fn arrival_is_step(&self) -> bool {
         matches!(self.strategy, Strategy::LocalMutex | Strategy::GroupCommit)
-    }
-
-    /// Whether the strategy asks a counter in Redis.
-    pub(super) fn asks_counter(&self) -> bool {
-        use Strategy::{RedisGetSet, RedisLua, RedisWatch};
-        matches!(self.strategy, RedisGetSet | RedisLua | RedisWatch)
     }
 
     /// The task of one buyer. It runs the same code as the `Deductor` does for a request.
@@ -342,7 +359,7 @@ impl Scenario {
 }
 
 /// What a buyer knows whose process died.
-fn died() -> Result<Deducted, StockError> {
+pub(super) fn died() -> Result<Deducted, StockError> {
     let source = "the process died".into();
     Err(StockError::OutcomeUnknown { source })
 }
@@ -357,15 +374,15 @@ pub(super) fn policy(max_attempts: u32, as_step: bool) -> RetryPolicy {
 }
 
 /// A pause that takes no time. The field says whether it is a step of the schedule. It need not be
-/// one if the next statement is a step, because other tasks can run there. A pause of
-/// [`WAIT_LIMIT`] never ends, so the mutex never gives up.
+/// one if the next statement is a step, because other tasks can run there. A pause that is a part of
+/// [`WAIT_LIMIT`] never ends, so neither the mutex nor a batch gives up.
 #[derive(Debug)]
 struct TimelessSleep(bool);
 
 #[async_trait]
 impl Sleep for TimelessSleep {
     async fn sleep(&self, duration: Duration) {
-        if duration >= WAIT_LIMIT {
+        if duration >= WAIT_LIMIT / 8 {
             std::future::pending::<()>().await;
         }
         if self.0 {

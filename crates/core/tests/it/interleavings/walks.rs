@@ -1,0 +1,380 @@
+//! Random walks: ten buyers or more, levels of several SKUs and warehouses, every strategy, and all
+//! faults of the model together.
+//!
+//! Such a world has too many schedules to see them all. The seed and the number of a walk draw its world
+//! and one schedule, so each walk can be repeated alone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use anyhow::{anyhow, ensure};
+use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, WritePool};
+use stocklock_core::level_service;
+use stocklock_core::model::{
+    Decisions, Explorer, Faults, MemoryStore, Task, World, mortal, yield_once,
+};
+use stocklock_core::stock::{
+    Adjustment, Deducted, Deduction, Movement, OperationId, Quantity, Reversal, Sku, StockError,
+    Warehouse,
+};
+use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch};
+use stocklock_core::strategy::{Safeguards, Tier};
+use tokio::time::Instant;
+
+use super::answers::{check_answers, variable};
+use super::requests::{SKU, adjustment, deduction_of, sku};
+use super::scenario::{Scenario, died, policy};
+
+/// What some walk must meet: walks that never meet a fault prove nothing about it. The last ones are what
+/// must lose an update.
+const STEPS: &str = "a batch has expired, a late load arrives, a late message arrives, \
+    an attempt has expired, redis is away, several levels in one transaction, the counter is lost, \
+    the connection is lost in COMMIT, the lease is lost, the lock server is away, the process dies, \
+    the server commits the transaction with the unknown outcome, the statement fails, \
+    the server rolls back the transaction with the unknown outcome, the write pool refuses, \
+    no-lock, local-mutex, redis-get-set, a lock without guard";
+
+/// As many slots for writes as all buyers can need.
+const ENOUGH: usize = 48;
+
+/// What the check at the end of a walk needs.
+struct State {
+    scenario: Scenario,
+    levels: Vec<(Sku, Warehouse)>,
+    orders: Vec<(Strategy, Deduction)>,
+    store: MemoryStore,
+    slots: usize,
+    pool: WritePool,
+    decisions: Decisions,
+}
+
+/// `None` is the answer to a change of a level that is not a sale.
+type Answer = (OperationId, Result<Option<Deducted>, StockError>);
+
+/// `EXPLORE_SECONDS` says for how long, and `EXPLORE_WALK` repeats one walk.
+#[test]
+fn random_walks_keep_what_each_strategy_promises() {
+    let number = |name: &str| variable(name).map(|text| text.parse::<u64>().expect("a number"));
+    let seed = number("TEST_SEED").unwrap_or(1);
+    let seconds = number("EXPLORE_SECONDS").unwrap_or(10);
+    let mut met = BTreeSet::new();
+    if let Some(only) = number("EXPLORE_WALK") {
+        walk(seed, only, &mut met);
+        return;
+    }
+    let (started, mut walks) = (Instant::now(), 0);
+    while started.elapsed() < Duration::from_secs(seconds) {
+        walk(seed, walks, &mut met);
+        walks += 1;
+    }
+    println!("figure: {walks} random walks with TEST_SEED={seed}");
+    let unmet: Vec<_> = STEPS.split(", ").filter(|it| !met.contains(it)).collect();
+    assert!(unmet.is_empty(), "no walk met: {unmet:?}");
+}
+
+fn walk(seed: u64, number: u64, met: &mut BTreeSet<&'static str>) {
+    let _repeat = Repeat(seed, number);
+    let start = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let explored = Explorer::walk(start.wrapping_add(number)).explore(world, |state, answers| {
+        met.extend(state.decisions.noted());
+        let checked = state.check(answers);
+        met.extend(checked.map_err(|error| anyhow!("{error} in {:?}", state.scenario))?);
+        Ok(())
+    });
+    explored.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Prints how to repeat a walk that fails.
+struct Repeat(u64, u64);
+
+impl Drop for Repeat {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let (seed, number) = (self.0, self.1);
+            let command = "cargo test --package stocklock-core --test it walks::";
+            eprintln!("repeat it: TEST_SEED={seed} EXPLORE_WALK={number} {command}");
+        }
+    }
+}
+
+fn world(decisions: &Decisions) -> World<State, Answer> {
+    let chance = |out_of| decisions.choose(out_of) == 0;
+    let few = || [0, 0, 1, 3][decisions.choose(4)];
+    let strategy = Strategy::ALL[decisions.choose(Strategy::ALL.len())];
+    // Transactions have several levels if one process makes more than four batches at a time.
+    let is_wide = matches!(strategy, GroupCommit | RedisLua | RedisWatch) && chance(4);
+    let (processes, level_count) = if is_wide {
+        (1, 12)
+    } else {
+        (1 + decisions.choose(3), 5)
+    };
+    let scenario = Scenario {
+        processes,
+        faults: Faults {
+            commits: few(),
+            late_messages: few(),
+            statements: few(),
+        },
+        outages: few(),
+        lost_counters: few(),
+        late_loads: few(),
+        deaths: few(),
+        losses: few(),
+        any_order: chance(2),
+        max_attempts: [2, 6, 30][decisions.choose(3)],
+        safeguards: Safeguards {
+            guard: strategy.tier() != Tier::Guarded || !chance(4),
+            check: chance(2),
+        },
+        ..Scenario::new(strategy, 0, 0)
+    };
+    let (store, counter) = (scenario.store(decisions), scenario.counter(decisions));
+    let has_counters = chance(2);
+    let levels: Vec<_> = (0..level_count).map(level).collect();
+    for (sku, warehouse) in &levels {
+        let units = [0, 1, 2, 3, 4][decisions.choose(5)];
+        store.stock_in(sku, warehouse, units);
+        if has_counters {
+            counter.create(sku, warehouse, units);
+        }
+    }
+    let orders = orders(decisions, &scenario, &levels);
+    let slots = [2, 5, ENOUGH, ENOUGH][decisions.choose(4)];
+    let pool = WritePool::new(slots);
+    let deaths = Arc::new(AtomicU32::new(scenario.deaths));
+    let contexts = scenario.contexts(decisions, &store, &counter);
+    let buyers = orders.iter().zip(contexts.iter().cycle());
+    let buyers = buyers.map(|((strategy, order), context)| {
+        let operation = order.operation;
+        let process = (Arc::clone(context), pool.clone(), decisions.clone());
+        let run = buy(process, *strategy, order.clone(), scenario.safeguards);
+        let run: Task<Result<Deducted, StockError>> = Box::pin(run);
+        let run = mortal(decisions.clone(), Arc::clone(&deaths), run);
+        let answer = async move { (operation, run.await.unwrap_or_else(died).map(Some)) };
+        Box::pin(answer) as Task<Answer>
+    });
+    let mut tasks: Vec<_> = buyers.collect();
+    let policy = policy(scenario.max_attempts, false);
+    for _ in 0..decisions.choose(3) {
+        let (sku, warehouse) = levels[decisions.choose(level_count)].clone();
+        let by = adjustment([-1, 1, 2][decisions.choose(3)]);
+        let change = Adjustment {
+            sku,
+            warehouse,
+            ..by
+        };
+        tasks.push(Box::pin(adjust(store.clone(), policy.clone(), change)));
+    }
+    for _ in 0..decisions.choose(3) {
+        let taken = take_back(store.clone(), policy.clone(), decisions.clone());
+        tasks.push(Box::pin(taken));
+    }
+    for _ in 0..few() {
+        let store = store.clone();
+        decisions.spawn(Box::pin(async move { store.pass_time().await }));
+    }
+    let decisions = decisions.clone();
+    let state = State {
+        scenario,
+        levels,
+        orders,
+        store,
+        slots,
+        pool,
+        decisions,
+    };
+    World { state, tasks }
+}
+
+fn level(number: usize) -> (Sku, Warehouse) {
+    let warehouse = Warehouse::parse(format!("w{}", number / 3)).expect("a valid name");
+    (sku(["1001", "1002", "1003"][number % 3]), warehouse)
+}
+
+/// Two orders for each level, most of them for the first ones. In some walks, the orders have several
+/// strategies that must be safe together.
+fn orders(
+    decisions: &Decisions,
+    scenario: &Scenario,
+    levels: &[(Sku, Warehouse)],
+) -> Vec<(Strategy, Deduction)> {
+    let safe = |one: &Strategy| one.tier() == Tier::Safe;
+    let safe: Vec<_> = Strategy::ALL.into_iter().filter(safe).collect();
+    let is_mixed = unprotected(scenario).is_none() && decisions.choose(4) == 0;
+    let order = |_| {
+        let is_other = is_mixed && decisions.choose(2) == 0;
+        let other = is_other.then(|| safe[decisions.choose(safe.len())]);
+        let strategy = other.unwrap_or(scenario.strategy);
+        let number = || decisions.choose(levels.len());
+        let level = number().min(number());
+        let quantity = Quantity::try_from([1_u32, 1, 1, 2][decisions.choose(4)]);
+        // Only one key comes for several levels: two could cause a deadlock, which the model never ends.
+        let key = match decisions.choose(16) {
+            0 => Some("K".to_owned()),
+            number @ 1..8 => Some(format!("K-{level}-{}", number % 2)),
+            _ => None,
+        };
+        let quantity = quantity.expect("a valid quantity");
+        let order = deduction_of(levels[level].clone(), quantity, key.as_deref(), strategy);
+        (strategy, order)
+    };
+    (0..2 * levels.len()).map(order).collect()
+}
+
+/// One deduction, as a `Deductor` makes it. But its write ends with its process.
+async fn buy(
+    (context, pool, decisions): (Arc<DeductionContext>, WritePool, Decisions),
+    strategy: Strategy,
+    order: Deduction,
+    safeguards: Safeguards,
+) -> Result<Deducted, StockError> {
+    yield_once().await;
+    let admitted = pool.admit(&order.sku);
+    let slot = admitted.inspect_err(|_| decisions.note("the write pool refuses"))?;
+    let run = DeductionRun::new(&context, strategy, &order, safeguards);
+    let answer = run.run().await;
+    drop(slot);
+    answer
+}
+
+async fn adjust(store: MemoryStore, policy: RetryPolicy, change: Adjustment) -> Answer {
+    let adjusted = level_service::adjust(&store, &policy, &change).await;
+    (change.operation, adjusted.map(|_| None))
+}
+
+/// Takes units of a sale back, if there is one after some steps.
+async fn take_back(store: MemoryStore, policy: RetryPolicy, decisions: Decisions) -> Answer {
+    let operation = OperationId::mint();
+    for _ in 0..20 {
+        yield_once().await;
+    }
+    let sales = store.deductions_now();
+    if sales.is_empty() {
+        return (operation, Err(StockError::UnknownOperation));
+    }
+    let sale = &sales[decisions.choose(sales.len())];
+    let reversal = Reversal {
+        operation,
+        sale: sale.operation,
+        quantity: [None, Some(Quantity::ONE)][decisions.choose(2)],
+        restock: decisions.choose(2) == 0,
+        reason: adjustment(1).reason,
+        idempotency: None,
+        deadline: Instant::now(),
+    };
+    let reversed = level_service::reverse(&store, &policy, &reversal, sale).await;
+    (operation, reversed.map(|_| None))
+}
+
+/// What protects no update from being lost.
+fn unprotected(scenario: &Scenario) -> Option<&'static str> {
+    match scenario.strategy.tier() {
+        Tier::Unsafe => Some(scenario.strategy.name()),
+        Tier::Guarded if !scenario.safeguards.guard => Some("a lock without guard"),
+        Tier::Guarded | Tier::Safe => None,
+    }
+}
+
+/// The slots that one SKU can have.
+fn free_slots(pool: &WritePool) -> usize {
+    let sku = sku(SKU);
+    let admitted = std::iter::from_fn(|| pool.admit(&sku).ok());
+    admitted.collect::<Vec<_>>().len()
+}
+
+impl State {
+    /// Returns what has lost an update, if it is allowed to.
+    fn check(&self, answers: &[Answer]) -> anyhow::Result<Option<&'static str>> {
+        check_answers(&self.store, answers)?;
+        let ledger = self.store.movements_now();
+        let mut keys = BTreeSet::new();
+        for one in &ledger {
+            let is_first = one
+                .idempotency_key
+                .as_ref()
+                .is_none_or(|key| keys.insert(key));
+            let returns = ledger
+                .iter()
+                .filter(|it| it.reverses == Some(one.operation));
+            let returned: i64 = returns.filter_map(|it| it.returned).sum();
+            ensure!(
+                is_first && returned <= one.delta.abs(),
+                "{one:?} in {ledger:?}"
+            );
+        }
+        for ((strategy, order), (_, answer)) in self.orders.iter().zip(answers) {
+            let is_right = self.is_right(*strategy, order, answer, &ledger);
+            ensure!(is_right, "{order:?} got {answer:?} in {ledger:?}");
+        }
+        let all = free_slots(&WritePool::new(self.slots));
+        ensure!(free_slots(&self.pool) == all, "a slot is not free again");
+        match (self.check_levels(&ledger), unprotected(&self.scenario)) {
+            (Err(error), None) => Err(error),
+            (levels, unprotected) => Ok(unprotected.filter(|_| levels.is_err())),
+        }
+    }
+
+    /// The movements of each level lead from one to the next, never below zero, and to the level.
+    fn check_levels(&self, ledger: &[Movement]) -> anyhow::Result<()> {
+        for (sku, warehouse) in &self.levels {
+            let (mut version, mut available) = (0, 0);
+            for one in ledger {
+                if (&one.sku, &one.warehouse) == (sku, warehouse) {
+                    (version, available) = (version + 1, available + one.delta);
+                    let follows = (one.level_version, one.available_after) == (version, available);
+                    ensure!(follows && available >= 0, "{one:?} in {ledger:?}");
+                }
+            }
+            let levels = self.store.levels_now(sku);
+            let level = levels.iter().find(|it| it.warehouse == *warehouse);
+            let last = level.map(|it| (it.version, it.available()));
+            ensure!(
+                last == Some((version, available)),
+                "{level:?} after {ledger:?}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether a buyer's answer can be right, besides what all answers promise.
+    fn is_right(
+        &self,
+        strategy: Strategy,
+        order: &Deduction,
+        answer: &Result<Option<Deducted>, StockError>,
+        ledger: &[Movement],
+    ) -> bool {
+        let units = order.quantity.units();
+        let place = (&order.sku, &order.warehouse);
+        let mut own = ledger.iter().filter(|it| (&it.sku, &it.warehouse) == place);
+        match answer {
+            Ok(Some(sold)) => own.any(|it| {
+                (it.operation, -it.delta, it.available_after)
+                    == (sold.operation, units, sold.remaining)
+            }),
+            // The level had so many units, unless a counter refuses or updates are lost.
+            Err(StockError::Insufficient { available, .. }) => {
+                let is_counted = matches!(strategy, RedisLua | RedisWatch);
+                let any = is_counted || unprotected(&self.scenario).is_some();
+                *available < units && (any || own.any(|it| it.available_after == *available))
+            }
+            Err(StockError::IdempotencyKeyReused) => {
+                let sent = order.idempotency.as_ref();
+                let (key, hash) = sent.map(|it| (it.key.as_str(), it.hash)).unzip();
+                let mut ledger = ledger.iter();
+                ledger.any(|it| it.idempotency_key.as_deref() == key && it.request_hash != hash)
+            }
+            Err(StockError::Overloaded { .. }) => self.slots < ENOUGH,
+            Err(error) => [
+                "contended",
+                "outcome-unknown",
+                "strategy-unavailable",
+                "unavailable",
+            ]
+            .contains(&error.code()),
+            Ok(None) => false,
+        }
+    }
+}
