@@ -108,17 +108,6 @@ fn two_processes(stock: i64) -> Scenario {
     }
 }
 
-#[test]
-fn optimistic_deduction_that_gives_up_takes_nothing() {
-    let scenario = Scenario {
-        max_attempts: 1,
-        ..Scenario::new(Optimistic, 3, 3)
-    };
-    let tally = scenario.explore();
-    assert_eq!((tally.oversold, tally.drifted, tally.unknown), (0, 0, 0));
-    assert!(tally.contended > 0, "{tally:?}");
-}
-
 /// The client has lost the connection, and the server receives the message at any later step: before
 /// or after a delivery of one unit. If the server did not check the expiry, the request could be
 /// refused, and its sale recorded later.
