@@ -28,7 +28,7 @@ rules | late-messages | | late_messages:: late_transactions:: attempt_that_waits
 rules | duplicates | | duplicates::
 rules | creations | TEST_CREATIONS=1000 | creations::
 rules | returns | TEST_PAIRS=10000 | reversals::concurrent::
-rules | interleavings | EXPLORE=full | interleavings::
+rules | interleavings | EXPLORE=full | interleavings:: --skip walks::
 rules | failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 faults | kills | TEST_KILLS=20 | kills::
 faults | faults | | faults::full:: holder_stopped::full:: holder_killed::full:: unknown_commit::full::
