@@ -101,16 +101,17 @@ async fn locks_can_be_in_a_cluster() {
 #[case(&[("LOCK_POLL_MS", "20")], 0)]
 #[tokio::test]
 async fn waiters_poll_redis_if_told_to(#[case] poll: &[(&str, &str)], #[case] channels: usize) {
-    let redis = fresh_redis().await;
+    // Databases of one server share their channels.
+    let redis = PrivateServer::redis(&[]).await;
     let variables = [
-        ("REDIS_URL", &*redis.url),
+        ("REDIS_URL", redis.url()),
         ("STRATEGY", "redis-lock"),
         ("WAIT_LIMIT_MS", "20000"),
         ("REQUEST_DEADLINE_MS", "30000"),
     ];
     let variables = [&variables, poll].concat();
     let lab = Process::serving(&["lab"], &variables).await;
-    let backend = RedisBackend::builder(&redis.url).prefix("stocklock:lock");
+    let backend = RedisBackend::builder(redis.url()).prefix("stocklock:lock");
     let other = LockManager::new(backend.build().expect("a valid URL"));
     let lock = other.lock("stock:1001:main").lease(SOON);
     let held = lock.acquire().await.expect("it is free");
@@ -119,7 +120,7 @@ async fn waiters_poll_redis_if_told_to(#[case] poll: &[(&str, &str)], #[case] ch
         let asks = async || lab.counted(busy).await >= 2;
         eventually("it waits and asks again", SOON, asks).await;
         let pattern = ["PUBSUB", "CHANNELS", "stocklock:lock*"];
-        let subscribed: Vec<String> = command(&redis.url, &pattern).await;
+        let subscribed: Vec<String> = command(redis.url(), &pattern).await;
         assert_eq!(subscribed.len(), channels, "{subscribed:?}");
         held.release().await;
     };

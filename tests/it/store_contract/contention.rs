@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
     Fixture, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation, deduction,
-    deduction_with_key, guarded, name, open, start_deduction, until_found,
+    deduction_with_key, guarded, name, open, open_waiting, start_deduction, until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -30,10 +30,11 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 /// Most time that a wait of one second may take on a busy machine.
 const BOUNDED: Duration = Duration::from_secs(12);
 
-/// A deductor with so many attempts that every buyer gets a definite answer.
+/// A deductor with so many attempts, and so long waits, that every buyer gets a definite answer.
 fn deductor(fixture: &Fixture) -> Arc<Deductor> {
-    let policy = RetryPolicy::new(10_000, Duration::from_mins(1), Duration::from_mins(1));
-    let store = Arc::clone(&fixture.store) as Arc<dyn DeductionStore>;
+    let wait_limit = Duration::from_mins(1);
+    let policy = RetryPolicy::new(10_000, wait_limit, wait_limit);
+    let store: Arc<dyn DeductionStore> = open_waiting(&fixture.url, 8, wait_limit);
     let context = DeductionContext {
         groups: GroupQueue::new(Arc::clone(&store), &policy, Arc::new(TokioSpawn)),
         store,

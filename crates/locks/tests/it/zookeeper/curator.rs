@@ -9,14 +9,15 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
+use crate::rig::eventually;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Rig as _, eventually};
 
 /// How often each side adds one.
 const ADDITIONS: u32 = 200;
 
 /// More time than they need.
 const LIMIT: Duration = Duration::from_secs(90);
+const SESSION: Duration = Duration::from_secs(20);
 
 const JARS: [&str; 7] = [
     "bsh",
@@ -70,7 +71,9 @@ async fn curator_mutex_and_lock_exclude_each_other() {
         std::fs::read_to_string(&file).is_ok_and(|text| !text.is_empty() && text != "0")
     })
     .await;
-    let locks = LockManager::new(rig.backend());
+    // Sessions that outlive the pauses of a busy machine.
+    let settings = rig.settings(&rig.address).session_timeout(SESSION);
+    let locks = LockManager::new(settings.response_limit(SESSION / 2).build().unwrap());
     for _ in 0..ADDITIONS {
         add(&locks, &file).await;
     }
