@@ -170,14 +170,14 @@ pub(super) async fn copy_data(template: &Path, directory: &Path) -> Result<()> {
 }
 
 /// Evaluates an expression with a new connection to the server of a URL. Not with sqlx's `Any`, which takes
-/// longer to compile than a driver.
+/// longer to compile than a driver. Boxed, because the futures of two drivers are large.
 macro_rules! connected {
     ($url:expr, $connection:ident => $result:expr) => {
         if $url.starts_with("postgres") {
-            let mut $connection = PgConnection::connect($url).await?;
+            let mut $connection = Box::pin(PgConnection::connect($url)).await?;
             $result
         } else {
-            let mut $connection = MySqlConnection::connect($url).await?;
+            let mut $connection = Box::pin(MySqlConnection::connect($url)).await?;
             $result
         }
     };

@@ -163,12 +163,12 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
     for _ in 0..decisions.choose(3) {
         let (sku, warehouse) = levels[decisions.choose(level_count)].clone();
         let by = adjustment([-1, 1, 2][decisions.choose(3)]);
-        let change = Adjustment {
+        let adjustment = Adjustment {
             sku,
             warehouse,
             ..by
         };
-        tasks.push(Box::pin(adjust(store.clone(), policy.clone(), change)));
+        tasks.push(Box::pin(adjust(store.clone(), policy.clone(), adjustment)));
     }
     for _ in 0..decisions.choose(3) {
         let taken = take_back(store.clone(), policy.clone(), decisions.clone());
