@@ -36,7 +36,11 @@ if ! cat tests/requirements.txt tests/nextest.txt | cmp -s - "$home/installed"; 
         fail "pip failed; its messages are above. It needs a package index (PIP_INDEX_URL)."
     cat tests/requirements.txt tests/nextest.txt >"$home/installed"
 fi
-if ! type -P cargo-nextest >/dev/null && [[ ! -x $home/bin/cargo-nextest ]]; then
+# An older one than .config/nextest.toml needs is of no use.
+has_nextest() {
+    "${CARGO:-cargo}" nextest show-config version >/dev/null 2>&1
+}
+if ! has_nextest && [[ ! -x $home/bin/cargo-nextest ]]; then
     echo "tests: installing cargo-nextest in $home"
     install tests/nextest.txt --require-hashes ||
         "${CARGO:-cargo}" install --quiet --locked --root "$home" cargo-nextest --version 0.9.148 ||

@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 : "${CARGO:=cargo}"
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 report=target/nextest/${NEXTEST_PROFILE:-default}/junit.xml
-# A cargo-nextest that is installed already comes first.
-export PATH=$PATH:$target/python/bin
+# With the cargo-nextest that tests/install.sh has installed, if it had to.
+export PATH=$target/python/bin:$PATH
 # If a server that a test has killed crashes during its recovery, the test restarts it. It records each such
 # restart as a line of this file.
 TEST_CRASHES_FILE=$(mktemp) || exit
@@ -29,6 +29,6 @@ failed=0
 # The examples in documents, which cargo-nextest cannot run. Those of stocklock-locks; with all packages, so
 # that cargo selects the same features.
 "$CARGO" test --doc --workspace --locked --no-fail-fast || failed=1
-if [[ -e $report ]]; then python3 tests/report.py "$report" || failed=1; fi
+python3 tests/report.py "$report" || failed=1
 echo "servers restarted after a crash: $(wc -l <"$TEST_CRASHES_FILE")"
 exit $failed

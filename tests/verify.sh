@@ -61,6 +61,9 @@ build_old() {
 if [[ upgrades =~ $CHECKS && upgrades =~ $PART ]] && ! build_old; then
     echo "FAIL the program of $OLD cannot be built: see $logs/old.log" && exit 1
 fi
+# Outside of the parts' limits.
+"$CARGO" test --locked --workspace --no-run >"$logs/build.log" 2>&1 ||
+    { echo "FAIL the tests cannot be compiled: see $logs/build.log" && exit 1; }
 echo "seed $SEED"
 failed=0 run=0 part='' ends=0
 while IFS='|' read -r in name variables arguments; do

@@ -43,7 +43,9 @@ async fn hundred_requests_with_one_key_take_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("single-sql", "for-update", "optimistic", "group-commit")] strategy: &str,
 ) {
-    let app = TestApp::with_stock(backend, 2, "hot", 50).await;
+    let patient = ["--wait-limit-ms=20000", "--request-deadline-ms=30000"];
+    let app = TestApp::with_flags(backend, 2, &patient).await;
+    app.set_level("hot", 50).await;
     let mut requests = JoinSet::new();
     for replica in 0..100 {
         let body = json!({"sku": "hot", "quantity": 2});

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,8 +69,8 @@ struct Up {
 /// Run a command with the servers that tests share.
 ///
 /// Starts each server whose variable (`TEST_MYSQL_URL` and so on) is unset, and sets the variables for the
-/// command. The servers end with `run`, which ends with the exit code of the command. SIGINT and SIGTERM
-/// go to the command.
+/// command. The servers end with `run`, which ends with the exit code of the command. SIGTERM goes to the
+/// command; SIGINT does not, because a terminal sends it to both.
 #[derive(clap::Args)]
 struct Run {
     /// The program and its arguments.
@@ -102,17 +101,17 @@ async fn run(command: &[OsString]) -> Result<ExitCode> {
     let child = child.args(&command[1..]).envs(variables).spawn();
     let mut child = child.with_context(|| format!("cannot run {}", command[0].display()))?;
     let id = Pid::from_child(&child);
-    let forward = |signal| {
+    let forward = || {
         // Fails if the command has just ended.
-        let _ = kill_process(id, signal);
+        let _ = kill_process(id, Signal::TERM);
     };
     let mut ends = tokio::task::spawn_blocking(move || child.wait());
     let status = loop {
         tokio::select! {
             status = &mut ends => break status??,
-            // A terminal sends SIGINT to the command, too; the second one would end it at once.
-            _ = interrupt.recv(), if !std::io::stdin().is_terminal() => forward(Signal::INT),
-            _ = terminate.recv() => forward(Signal::TERM),
+            // A terminal sends SIGINT to the command, too; a second one would end it at once.
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => forward(),
         }
     };
     let killed = status.signal().map(|signal| 128 + signal);

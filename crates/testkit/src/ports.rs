@@ -26,7 +26,7 @@ pub fn free_port() -> u16 {
 /// in any process: a stopped server keeps its port.
 ///
 /// # Panics
-/// If a thousand attempts find none.
+/// If a thousand random blocks of ports are claimed.
 pub fn free_ports(count: u16) -> u16 {
     static CLAIMED: Mutex<(Range<u16>, Vec<UnixListener>)> = Mutex::new((0..0, Vec::new()));
     assert!(count <= BLOCK, "at most {BLOCK} ports in a row");
@@ -43,7 +43,7 @@ pub fn free_ports(count: u16) -> u16 {
         }
         let (block, claim) = (0..1_000)
             .find_map(|_| claim_block())
-            .expect("1,000 random ports were claimed");
+            .expect("1,000 random blocks of ports are claimed");
         *ports = block;
         claims.push(claim);
     }

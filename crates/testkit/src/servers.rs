@@ -4,8 +4,8 @@
 //! and `TEST_REDIS_CLUSTER` name servers that the tests share. For each that is unset, the first test that
 //! needs the server starts a private one for the whole process. `testkit run` starts them for all processes
 //! of its command. It also sets `TEST_TEMPLATES`, the directory whose data new servers copy, and
-//! `TEST_STARTED`, the servers in which tests need not remove their databases. A line on standard error says which server is used. A missing program is
-//! an error that says what to install; nothing is skipped.
+//! `TEST_STARTED`, the servers in which tests need not remove their databases. A line on standard error
+//! says which server is used. A missing program is an error that says what to install; nothing is skipped.
 
 use anyhow::Result;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -48,9 +48,9 @@ impl Keys {
     /// The units of a purchase.
     fn units(self, number: u32) -> u32 {
         match self {
-            Self::Half | Self::HalfScarce => 1,
+            Self::HalfScarce => 1,
             Self::AllScarce if number % 16 == 15 => MAX_QUANTITY,
-            Self::AllScarce => number % 7 + 1,
+            Self::AllScarce | Self::Half => number % 7 + 1,
         }
     }
 }

@@ -48,7 +48,6 @@ struct Pair {
 impl Pair {
     fn random(number: usize) -> Self {
         let reversal = || {
-            // Statements of their own: each keeps the generator locked until its end.
             let quantity = rng().u32(1..=SOLD);
             let restock = rng().bool();
             json!({"quantity": quantity, "reason": "x", "restock": restock})

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
 use stocklock_locks::backend::{Claim, Fencing, ReleaseRequest, Renewal, Request};
 use stocklock_locks::clock::{Clock, Moment};
+use stocklock_locks::coordination::Barrier;
 use stocklock_locks::metrics::{AttemptOutcome, LockHooks};
 use stocklock_locks::{
     Claimant, LockBuilder, LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce,
@@ -338,9 +339,12 @@ pub(crate) async fn revoke_holder<T>(lock: LockBuilder<T>) -> Nonce {
 
 /// Two processes use a barrier once.
 pub(crate) async fn meet(one: &LockManager, other: &LockManager, name: &str) {
+    meet_at(&one.barrier(name, 2), &other.barrier(name, 2)).await;
+}
+
+pub(crate) async fn meet_at(one: &Barrier, other: &Barrier) {
     const LONG: Duration = Duration::from_mins(1);
-    let (first, second) = (one.barrier(name, 2), other.barrier(name, 2));
-    let (first, second) = tokio::join!(first.enter(LONG), second.enter(LONG));
+    let (first, second) = tokio::join!(one.enter(LONG), other.enter(LONG));
     let (first, second) = tokio::join!(first.unwrap().leave(LONG), second.unwrap().leave(LONG));
     first.and(second).unwrap();
 }

@@ -23,8 +23,8 @@ pub enum Program {
     ZooKeeper,
 }
 
-/// How a private server is configured. All are as durable as in production: `kill -9` loses nothing
-/// that the server has acknowledged, except that Redis keeps nothing unless it is [`Settings::Deployed`].
+/// How a private server is configured. `kill -9` loses nothing that the server has acknowledged, except
+/// that Redis keeps nothing unless it is [`Settings::Deployed`].
 #[derive(Debug, Clone)]
 pub enum Settings {
     /// Small, quick to start, and otherwise with the server's own defaults: the service must set

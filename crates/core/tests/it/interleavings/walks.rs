@@ -34,6 +34,7 @@ const STEPS: &str = "a batch has expired, a late load arrives, a late message ar
     the connection is lost in COMMIT, the lease is lost, the lock server is away, the process dies, \
     the server commits the transaction with the unknown outcome, the statement fails, \
     the server rolls back the transaction with the unknown outcome, the write pool refuses, \
+    a buyer gives up, a level is raised, a sale is answered again, units are returned, \
     no-lock, local-mutex, redis-get-set, a lock without guard";
 
 /// As many slots for writes as all buyers can need.
@@ -47,6 +48,8 @@ struct State {
     store: MemoryStore,
     slots: usize,
     pool: WritePool,
+    /// No fault can happen.
+    is_calm: bool,
     decisions: Decisions,
 }
 
@@ -84,6 +87,7 @@ fn walk(seed: u64, number: u64, met: &mut BTreeSet<&'static str>) {
         met.extend(state.decisions.noted());
         let checked = state.check(answers);
         met.extend(checked.map_err(|error| anyhow!("{error} in {:?}", state.scenario))?);
+        met.extend(state.met(answers));
         Ok(())
     });
     explored.unwrap_or_else(|failure| panic!("{failure}"));
@@ -133,6 +137,17 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
         },
         ..Scenario::new(strategy, 0, 0)
     };
+    let pauses = few();
+    let faults = &scenario.faults;
+    let is_calm = [faults.commits, faults.late_messages, faults.statements]
+        .into_iter()
+        .chain([
+            scenario.outages,
+            scenario.lost_counters,
+            scenario.late_loads,
+        ])
+        .chain([scenario.deaths, scenario.losses, pauses])
+        .all(|faults| faults == 0);
     let (store, counter) = (scenario.store(decisions), scenario.counter(decisions));
     let has_counters = chance(2);
     let levels: Vec<_> = (0..level_count).map(level).collect();
@@ -174,7 +189,7 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
         let taken = take_back(store.clone(), policy.clone(), decisions.clone());
         tasks.push(Box::pin(taken));
     }
-    for _ in 0..few() {
+    for _ in 0..pauses {
         let store = store.clone();
         decisions.spawn(Box::pin(async move { store.pass_time().await }));
     }
@@ -186,6 +201,7 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
         store,
         slots,
         pool,
+        is_calm,
         decisions,
     };
     World { state, tasks }
@@ -319,6 +335,28 @@ impl State {
         }
     }
 
+    /// What happened besides the steps of the model.
+    fn met(&self, answers: &[Answer]) -> impl Iterator<Item = &'static str> {
+        let gives_up = |it: &StockError| it.code() == "contended";
+        let gives_up = answers
+            .iter()
+            .any(|(_, it)| it.as_ref().is_err_and(gives_up));
+        let again = |it: &Option<Deducted>| it.as_ref().is_some_and(|it| it.replayed);
+        let again = answers.iter().any(|(_, it)| it.as_ref().is_ok_and(again));
+        let ledger = self.store.movements_now();
+        let is_returned = ledger.iter().any(|it| it.reverses.is_some());
+        let raised = ledger.iter().any(|it| it.delta > 0 && it.level_version > 1);
+        let happened = [
+            (gives_up, "a buyer gives up"),
+            (again, "a sale is answered again"),
+            (is_returned, "units are returned"),
+            (raised, "a level is raised"),
+        ];
+        happened
+            .into_iter()
+            .filter_map(|(is_met, what)| is_met.then_some(what))
+    }
+
     /// The movements of each level lead from one to the next, never below zero, and to the level.
     fn check_levels(&self, ledger: &[Movement]) -> anyhow::Result<()> {
         for (sku, warehouse) in &self.levels {
@@ -370,13 +408,11 @@ impl State {
                 ledger.any(|it| it.idempotency_key.as_deref() == key && it.request_hash != hash)
             }
             Err(StockError::Overloaded { .. }) => self.slots < ENOUGH,
-            Err(error) => [
-                "contended",
-                "outcome-unknown",
-                "strategy-unavailable",
-                "unavailable",
-            ]
-            .contains(&error.code()),
+            Err(error) if error.code() == "contended" => true,
+            Err(error) => {
+                let codes = ["outcome-unknown", "strategy-unavailable", "unavailable"];
+                !self.is_calm && codes.contains(&error.code())
+            }
             Ok(None) => false,
         }
     }

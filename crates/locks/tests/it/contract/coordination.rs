@@ -10,7 +10,7 @@ use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 
 use crate::rig::{
-    Faults, NumberFaults, RigExt, TokenRig, eventually, meet, wait_until_nothing_is_left,
+    Faults, NumberFaults, RigExt, TokenRig, eventually, meet, meet_at, wait_until_nothing_is_left,
 };
 
 /// Long enough for a busy machine.
@@ -184,7 +184,7 @@ pub(super) async fn party_that_died_before_does_not_open_barrier(rig: &impl Toke
     let barrier = other.barrier("round", 2);
     let error = barrier.enter(rig.moment()).await.unwrap_err();
     assert_matches!(error, LockError::Incomplete { .. });
-    meet(&one, &other, "round").await;
+    meet_at(&one.barrier("round", 2), &barrier).await;
     wait_until_nothing_is_left(rig, LONG).await;
 }
 
@@ -208,7 +208,7 @@ pub(super) async fn gate_of_abandoned_round_lets_no_party_in(rig: &impl TokenRig
     wait_until_nothing_is_left(rig, LONG).await;
     let error = here.enter(rig.moment()).await.unwrap_err();
     assert_matches!(error, LockError::Incomplete { .. });
-    meet(&one, &other, "round").await;
+    meet_at(&here, &there).await;
 }
 
 /// One of two leaves early. Neither it nor a third process is let in with the slow one, which is inside.
