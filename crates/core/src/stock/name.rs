@@ -1,12 +1,16 @@
-//! Names: SKU and warehouse, 1 to 64 Unicode letters or digits plus `.`, `_` and `-`.
+//! Names: SKU and warehouse, 1 to 64 Unicode letters, combining marks or digits plus `.`, `_` and `-`, in
+//! normal form NFC. Another form is refused, so that no two names differ only in how a mark is encoded.
 //!
 //! These characters need no escaping in a segment of a URL path, in a Redis key or in the name of a
-//! `ZooKeeper` node. Any script is allowed: `上海仓` is a warehouse. Names are case-sensitive.
+//! `ZooKeeper` node. Any script is allowed: `上海仓` is a warehouse, and so is `हिन्दी`, whose vowels
+//! are marks. Names are case-sensitive.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
+use unicode_normalization::char::is_combining_mark;
+use unicode_normalization::is_nfc;
 
 /// The maximum length of a name in characters.
 pub const MAX_NAME_CHARS: usize = 64;
@@ -82,11 +86,10 @@ fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
         "must not be empty"
     } else if text.chars().count() > MAX_NAME_CHARS {
         "must have at most 64 characters"
-    } else if !text
-        .chars()
-        .all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '-'))
-    {
-        "may have letters, digits and `.`, `_`, `-` only"
+    } else if !text.chars().all(is_of_names) {
+        "may have letters, marks, digits and `.`, `_`, `-` only"
+    } else if !is_nfc(&text) {
+        "must be in the Unicode normal form NFC"
     } else if text.chars().all(|c| c == '.') {
         // URL clients resolve `/stock/.` and `/stock/..` before they send them.
         "must not consist of dots alone"
@@ -94,6 +97,10 @@ fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
         return Ok(text);
     };
     Err(InvalidName { what, problem })
+}
+
+fn is_of_names(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '.' | '_' | '-') || is_combining_mark(c)
 }
 
 macro_rules! text_conversions {
@@ -130,7 +137,17 @@ mod tests {
 
     #[test]
     fn names_in_any_script_are_accepted() {
-        for name in ["1001", "上海仓", "Größe-4.5_b", &"é".repeat(64)] {
+        for name in [
+            "1001",
+            "上海仓",
+            "Größe-4.5_b",
+            &"é".repeat(64),
+            "हिन्दी",
+            "শাড়ি",
+            "தமிழ்",
+            "เสื้อยืด",
+            "မြန်မာ",
+        ] {
             assert_eq!(Warehouse::parse(name).unwrap().as_str(), name);
         }
     }
@@ -148,6 +165,10 @@ mod tests {
             "a'b",
             "😀",
             &"a".repeat(65),
+            // `é` and `한` decomposed, and the Kelvin sign, which is composed to `K`.
+            "e\u{301}",
+            "\u{1112}\u{1161}\u{11ab}",
+            "\u{212a}",
         ] {
             assert!(Warehouse::parse(name).is_err(), "{name:?}");
             assert!(Sku::parse(name).is_err(), "{name:?}");
