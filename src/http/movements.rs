@@ -121,6 +121,9 @@ impl MovementQuery {
 }
 
 /// List the movements of a SKU, newest first
+///
+/// A page reads a bounded number of movements. So with a filter, or if the SKU is in many warehouses, it
+/// may have fewer than `limit`, or none, although there are more: follow `next_cursor` until it is `null`.
 #[utoipa::path(
     get, path = "/stock/{sku}/movements", tag = "stock",
     params(openapi::SkuPath, MovementQuery),
@@ -136,7 +139,8 @@ pub(super) async fn movements(
 ) -> Result<Json<MovementPage>, ApiError> {
     let filter = query.filter(known_sku(sku)?)?;
     let page = api.store.movements(&filter).await?;
-    if page.movements.is_empty() && api.store.levels_of(&filter.sku).await?.is_empty() {
+    let is_complete = page.movements.is_empty() && page.next.is_none();
+    if is_complete && api.store.levels_of(&filter.sku).await?.is_empty() {
         return Err(StockError::UnknownSku.into());
     }
     Ok(Json(MovementPage {

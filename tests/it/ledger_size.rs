@@ -1,9 +1,9 @@
-//! What an audit and the first page of a ledger cost in a large ledger.
+//! What an audit and the first page of a ledger cost in a large ledger, with and without filters.
 //!
 //! `TEST_LEDGER_ROWS` is the number of movements. From a million on, the times are checked.
 
 use rstest::rstest;
-use stocklock::stock::MovementFilter;
+use stocklock::stock::{MovementFilter, MovementKind};
 use stocklock_testkit::run::{rng, variable};
 use tokio::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ const LARGE: u64 = 1_000_000;
 
 const AUDIT_LIMIT: Duration = Duration::from_millis(50);
 const PAGE_LIMIT: Duration = Duration::from_millis(5);
+const FILTERED_PAGE_LIMIT: Duration = Duration::from_millis(20);
 
 /// The median time of a few repetitions, after one that fills the caches.
 async fn median(mut work: impl AsyncFnMut()) -> Duration {
@@ -29,6 +30,29 @@ async fn median(mut work: impl AsyncFnMut()) -> Duration {
     }
     times.sort_unstable();
     times[times.len() / 2]
+}
+
+/// The time of the slowest first page with filters.
+async fn slowest_filtered_page(fixture: &Fixture) -> Duration {
+    let (returned, sold) = (Some(MovementKind::Returned), Some(MovementKind::Deducted));
+    let reference = Some("none".to_owned());
+    let mut slowest = Duration::ZERO;
+    for (kind, reference) in [
+        (returned.clone(), None),
+        (sold, None),
+        (None, reference.clone()),
+        (returned, reference),
+    ] {
+        let filter = MovementFilter {
+            limit: 100,
+            kind,
+            reference,
+            ..all_of("big")
+        };
+        let page = median(async || drop(fixture.store.movements(&filter).await.unwrap())).await;
+        slowest = slowest.max(page);
+    }
+    slowest
 }
 
 #[rstest]
@@ -89,10 +113,11 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
         median(async || drop(fixture.store.movements(&filter).await.unwrap())).await
     };
     let (small, big) = (page_time("small").await, page_time("big").await);
+    let filtered = slowest_filtered_page(&fixture).await;
     println!(
         "figure: {backend:?}, {rows} movements: audit {audit_time:?}, first page {small:?} (of the large \
-         SKU {big:?}); all movements were summed in {full_time:?}, checkpoints written in \
-         {checkpoints_time:?}"
+         SKU {big:?}, with a filter {filtered:?}); all movements were summed in {full_time:?}, \
+         checkpoints written in {checkpoints_time:?}"
     );
     if rows >= LARGE {
         assert!(2 * audit_time < full_time, "{audit_time:?}, {full_time:?}");
@@ -101,5 +126,6 @@ async fn audit_and_page_cost_the_same_in_any_ledger(
             small <= PAGE_LIMIT && big <= PAGE_LIMIT,
             "{small:?}, {big:?}"
         );
+        assert!(filtered <= FILTERED_PAGE_LIMIT, "{filtered:?}");
     }
 }

@@ -12,23 +12,30 @@ use super::fixture::{Fixture, all_of, deduction, guarded, level_change, place};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-/// The pages from `filter` on.
-async fn pages(fixture: &Fixture, mut filter: MovementFilter) -> Vec<Movement> {
+/// Each page from `filter` on.
+async fn each_page(fixture: &Fixture, mut filter: MovementFilter) -> Vec<Vec<Movement>> {
     let mut found = Vec::new();
     loop {
         let page = fixture.store.movements(&filter).await.unwrap();
-        let is_full = page.movements.len() == filter.limit as usize;
-        assert!(
-            page.next.is_none() || is_full,
-            "only the last page may be short"
-        );
-        found.extend(page.movements);
-        assert!(found.len() < 1_000, "the pages repeat movements");
+        found.push(page.movements);
+        assert!(found.len() < 1_000, "the pages do not end");
         if page.next.is_none() {
             return found;
         }
         filter.from = page.next;
     }
+}
+
+/// The movements of the pages from `filter` on.
+async fn pages(fixture: &Fixture, filter: MovementFilter) -> Vec<Movement> {
+    let limit = filter.limit as usize;
+    let found = each_page(fixture, filter).await;
+    let mut but_the_last = found[1..].iter().zip(&found);
+    assert!(
+        but_the_last.all(|(_, page)| page.len() == limit),
+        "only the last page may be short"
+    );
+    found.concat()
 }
 
 fn operations(movements: &[Movement]) -> Vec<OperationId> {
@@ -137,6 +144,86 @@ async fn pages_merge_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Back
     }
 }
 
+fn versions(movements: &[Movement]) -> Vec<i64> {
+    movements.iter().map(|one| one.level_version).collect()
+}
+
+/// No index leads to the sales of a level only, or to the movements of one kind with one reference.
+#[rstest]
+#[tokio::test]
+async fn page_ends_after_a_number_of_rows_without_a_match(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
+    fixture.put("a", 1000).await;
+    Seeded::of("a", 7_000).insert(&mut raw).await;
+    raw.run(
+        "UPDATE movement SET reference = 'R-1',
+            kind = CASE WHEN level_version < 6 THEN 'deducted' ELSE 'received' END",
+    )
+    .await
+    .unwrap();
+    for reference in [None, Some("R-1".to_owned())] {
+        let filter = MovementFilter {
+            limit: 2,
+            kind: Some(MovementKind::Deducted),
+            reference,
+            ..all_of("a")
+        };
+        let found = each_page(&fixture, filter).await;
+        let lengths: Vec<_> = found.iter().map(Vec::len).collect();
+        // Two pages read 3,000 movements each, none of which is a sale.
+        assert_eq!(lengths, [0, 0, 2, 2, 1]);
+        assert_eq!(versions(&found.concat()), [5, 4, 3, 2, 1]);
+    }
+}
+
+/// The movements behind the end of a warehouse may be newer than those of another one.
+#[rstest]
+#[tokio::test]
+async fn page_goes_no_further_than_each_warehouse_was_read(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
+    for warehouse in ["main", "east"] {
+        let creation = LevelChange {
+            warehouse: place(warehouse),
+            ..level_change("a", 1000)
+        };
+        fixture.set(creation).await;
+    }
+    // The sales in the east are older and newer than all that happened in the main warehouse.
+    for (warehouse, operations, movements, after) in [
+        ("east", 1, 20, 1),
+        ("main", 2, 4_000, 1),
+        ("east", 3, 20, 21),
+    ] {
+        let seeded = Seeded {
+            warehouse,
+            operations,
+            after,
+            ..Seeded::of("a", movements)
+        };
+        seeded.insert(&mut raw).await;
+    }
+    raw.run(
+        "UPDATE movement
+            SET kind = CASE warehouse WHEN 'east' THEN 'deducted' ELSE 'received' END",
+    )
+    .await
+    .unwrap();
+    let filter = MovementFilter {
+        kind: Some(MovementKind::Deducted),
+        ..all_of("a")
+    };
+    let found = each_page(&fixture, filter).await;
+    let lengths: Vec<_> = found.iter().map(Vec::len).collect();
+    // A page reads 1,500 movements of each warehouse.
+    assert_eq!(lengths, [20, 0, 21]);
+    let all: Vec<_> = (1..=41).rev().collect();
+    assert_eq!(versions(&found.concat()), all);
+}
+
 /// The shortest of a few times.
 async fn fastest(mut work: impl AsyncFnMut()) -> Duration {
     let mut fastest = Duration::MAX;
@@ -172,8 +259,7 @@ async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
             ..all_of("a")
         };
         let found = pages(&fixture, filter.clone()).await;
-        let versions: Vec<_> = found.iter().map(|one| one.level_version).collect();
-        assert_eq!(versions, [5, 4, 3, 2, 1], "{filter:?}");
+        assert_eq!(versions(&found), [5, 4, 3, 2, 1], "{filter:?}");
         let page = fastest(async || drop(fixture.store.movements(&filter).await.unwrap())).await;
         assert!(
             page * 4 < scan,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Movement, MovementKind, Sku, Warehouse};
+use super::{Movement, MovementKind, OperationId, Sku, Warehouse};
 
 /// The version of [`LedgerCursor`] as text.
 const VERSION: &str = "v1";
@@ -66,40 +66,68 @@ pub struct MovementFilter {
 /// A page of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerPage {
-    /// Newest first.
+    /// Newest first. May be fewer than the limit, or none, although there is a next page.
     pub movements: Vec<Movement>,
     /// The start of the next page; `None` on the last page.
     pub next: Option<LedgerCursor>,
 }
 
+/// The movements of a warehouse that are not on the page.
+#[derive(Debug, Default)]
+struct Unread {
+    /// Those that match the filter, the newest last.
+    movements: Vec<Movement>,
+    /// The operation and the `level_version` of the first movement behind those that were read.
+    end: Option<(OperationId, i64)>,
+}
+
+impl Unread {
+    /// The same of the next movement, which need not match the filter at the end.
+    fn head(&self) -> Option<(OperationId, i64)> {
+        let next = self.movements.last();
+        next.map(|one| (one.operation, one.level_version))
+            .or(self.end)
+    }
+}
+
 impl LedgerPage {
-    /// Merges the movements of several warehouses into a page of at most `limit`. Each warehouse has
-    /// up to one more than the limit, in any order, and none that it leaves out is newer.
+    /// Merges the movements of several warehouses into a page of at most `limit`. `found`: at most `rows`
+    /// of each warehouse, in any order, and none that it leaves out is newer. A warehouse with fewer has no
+    /// more, unless it is in `ends`, with the operation and the `level_version` of the first movement that
+    /// was not read.
     #[must_use]
-    pub fn merge(found: Vec<Movement>, limit: u32) -> Self {
-        let mut warehouses: BTreeMap<Warehouse, Vec<Movement>> = BTreeMap::new();
+    pub fn merge(
+        found: Vec<Movement>,
+        rows: u32,
+        ends: BTreeMap<Warehouse, (OperationId, i64)>,
+        limit: u32,
+    ) -> Self {
+        let mut warehouses: BTreeMap<Warehouse, Unread> = BTreeMap::new();
+        for (warehouse, end) in ends {
+            warehouses.entry(warehouse).or_default().end = Some(end);
+        }
         for movement in found {
-            let warehouse = movement.warehouse.clone();
-            warehouses.entry(warehouse).or_default().push(movement);
+            let unread = warehouses.entry(movement.warehouse.clone()).or_default();
+            unread.movements.push(movement);
         }
         for unread in warehouses.values_mut() {
-            // The newest last.
-            unread.sort_by_key(|one| one.level_version);
+            unread.movements.sort_by_key(|one| one.level_version);
+            if unread.movements.len() >= rows as usize {
+                let last = unread.movements.remove(0);
+                unread.end = Some((last.operation, last.level_version));
+            }
         }
         let mut movements = Vec::new();
         while movements.len() < limit as usize {
-            let newest = warehouses.values_mut().max_by_key(|unread| {
-                let next = unread.last();
-                next.map(|movement| movement.operation)
-            });
-            match newest.and_then(Vec::pop) {
+            let newest = warehouses.values_mut().max_by_key(|unread| unread.head());
+            // Not beyond an end: the movements behind it may be newer than those of other warehouses.
+            match newest.and_then(|unread| unread.movements.pop()) {
                 Some(movement) => movements.push(movement),
                 None => break,
             }
         }
-        let next = warehouses
-            .into_iter()
-            .filter_map(|(warehouse, unread)| Some((warehouse, unread.last()?.level_version)));
+        let next = warehouses.into_iter();
+        let next = next.filter_map(|(warehouse, unread)| Some((warehouse, unread.head()?.1)));
         let next: BTreeMap<_, _> = next.collect();
         let next = (!next.is_empty()).then_some(LedgerCursor(next));
         Self { movements, next }
