@@ -1,10 +1,11 @@
 //! The order of the ledger is the order of the commits, on every page and with every filter.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rstest::rstest;
 use stocklock::stock::{
-    Deduction, LevelChange, Movement, MovementFilter, MovementKind, OperationId,
+    Caller, Deduction, LedgerCursor, LevelChange, Movement, MovementFilter, MovementKind,
+    OperationFilter, OperationId, Remark,
 };
 use tokio::time::{Duration, Instant};
 
@@ -268,4 +269,40 @@ async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
     }
 }
 
-full! { filtered_page_does_not_read_the_ledger(backend: Backend [Sqlite, Mysql, Postgres]); }
+/// All movements have the reference, and the page has the oldest ones.
+async fn late_page_of_a_reference_does_not_read_the_others(backend: Backend) {
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
+    fixture.put("a", 1000).await;
+    Seeded::of("a", 100_000).insert(&mut raw).await;
+    raw.run("UPDATE movement SET reference = 'R-1'")
+        .await
+        .unwrap();
+    let scan = "SELECT cast(count(*) AS char(20)) FROM movement WHERE reason = 'none'";
+    let scan = fastest(async || drop(raw.text(scan).await)).await;
+
+    let oldest = each_page(
+        &fixture,
+        MovementFilter {
+            from: Some(LedgerCursor(BTreeMap::from([(place("main"), 4)]))),
+            ..all_of("a")
+        },
+    );
+    let oldest = oldest.await.concat();
+    assert_eq!(versions(&oldest), [4, 3, 2, 1]);
+    let of = OperationFilter::Reference {
+        caller: Caller::anonymous(),
+        reference: Remark::parse("reference", "R-1").unwrap(),
+        before: Some(oldest[0].operation),
+        limit: 100,
+    };
+    let (_, found) = fixture.store.operations(&of, None).await.unwrap();
+    // The creation has the newest operation.
+    assert_eq!(versions(&found), [3, 2]);
+    let page = fastest(async || drop(fixture.store.operations(&of, None).await.unwrap())).await;
+    assert!(page * 4 < scan, "{page:?}, all movements: {scan:?}");
+}
+
+full! {
+    filtered_page_does_not_read_the_ledger(backend: Backend [Sqlite, Mysql, Postgres]);
+    late_page_of_a_reference_does_not_read_the_others(backend: Backend [Sqlite, Mysql, Postgres]);
+}

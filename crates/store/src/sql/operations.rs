@@ -3,13 +3,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::reads::movements;
 use super::rows::rows;
-use super::statements::Words;
+use super::statements::{OF_CALLER_REFERENCE, Words};
 use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Movement, OperationFilter, OperationStatus};
@@ -113,12 +114,14 @@ fn now() -> i64 {
 
 /// Selects the movements of the operations. `end` ends the statement.
 fn select<'a, D: Dialect>(of: &'a OperationFilter, end: &str) -> (Statement, Vec<Value<'a>>) {
-    let (rest, values) = match of {
+    let (table, rest, values) = match of {
         OperationFilter::Id(operation) => (
+            "movement".to_owned(),
             "operation_id = $1 ORDER BY line",
             values![operation.0].to_vec(),
         ),
         OperationFilter::Key(caller, key) => (
+            "movement".to_owned(),
             "caller = $1 AND idempotency_key = $2",
             values![caller.as_str(), key.as_str()].to_vec(),
         ),
@@ -128,18 +131,24 @@ fn select<'a, D: Dialect>(of: &'a OperationFilter, end: &str) -> (Statement, Vec
             before,
             limit,
         } => (
-            "caller = $1 AND reference = $2 AND ($3 IS NULL OR operation_id < $3)
-                ORDER BY operation_id DESC, line DESC LIMIT $4",
+            D::WORDS.movements_by(OF_CALLER_REFERENCE),
+            // Without `OR`, for which a database would read the pages before this one.
+            "caller = $1 AND reference = $2 AND operation_id < $3
+                ORDER BY operation_id DESC LIMIT $4",
             values![
                 caller.as_str(),
                 reference.as_str(),
-                before.map(|operation| operation.0),
+                before.map_or(Uuid::max(), |operation| operation.0),
                 i64::from(*limit),
             ]
             .to_vec(),
         ),
     };
-    let statement = movements::<D>(&format!("movement WHERE {rest}{end}"));
+    let statement = Statement {
+        // PostgreSQL would keep a plan that reads the whole ledger, made when that was short.
+        persistent: D::WORDS.plans_for_any_size,
+        ..movements::<D>(&format!("{table} WHERE {rest}{end}"))
+    };
     (statement, values)
 }
 

@@ -67,6 +67,9 @@ pub(crate) const OF_KIND: &str = "movement_of_kind";
 /// The same index of the movements with one reference.
 pub(crate) const OF_REFERENCE: &str = "movement_of_level_reference";
 
+/// The index of a caller's movements with one reference, in the order of their operations.
+pub(crate) const OF_CALLER_REFERENCE: &str = "movement_of_reference";
+
 /// The columns of `LevelRow`.
 pub(crate) const LEVEL_COLUMNS: &str = "sku, warehouse, on_hand, held, backorder_limit, version";
 
