@@ -141,7 +141,8 @@ impl From<&StockError> for ApiError {
             StockError::Contended { .. }
             | StockError::Overloaded { .. }
             | StockError::StrategyUnavailable { .. }
-            | StockError::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            | StockError::Unavailable { .. }
+            | StockError::TooSlow { .. } => StatusCode::SERVICE_UNAVAILABLE,
             StockError::OutcomeUnknown { .. } => StatusCode::GATEWAY_TIMEOUT,
             StockError::Internal { .. } => return Self::internal(with_sources(error)),
         };
@@ -174,7 +175,8 @@ impl From<&StockError> for ApiError {
             StockError::StrategyUnavailable {
                 source: Some(_), ..
             }
-            | StockError::Unavailable { .. } => {
+            | StockError::Unavailable { .. }
+            | StockError::TooSlow { .. } => {
                 answer.retry_after = true;
                 answer.cause = Some(with_sources(error));
             }

@@ -133,9 +133,9 @@ pub(super) enum ReadErrors {
     /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`, `level-too-large`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
-    /// Nothing was changed. With Retry-After: `unavailable`, `overloaded`, `contended` (writes),
-    /// `strategy-unavailable` (a server does not answer). Without Retry-After:
-    /// `strategy-unavailable` (a server is not configured)
+    /// Nothing was changed. With Retry-After: `unavailable`, `overloaded`, `contended` (writes), `too-slow`
+    /// (the database ended a statement at its time limit), `strategy-unavailable` (a server does not
+    /// answer). Without Retry-After: `strategy-unavailable` (a server is not configured)
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),
 }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use reqwest::RequestBuilder;
+use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::support::app::{Answer, TestApp, send};
-use crate::support::rival::Rival;
+use crate::support::rival::{Raw, Rival};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// How much longer than a limit an answer may take on a busy machine.
@@ -100,6 +100,22 @@ async fn deduction_behind_a_locked_row_is_overloaded_in_time(
     assert_eq!(first.await.expect("no panic").status, 503);
     rival.let_go().await;
     assert_eq!(app.audit("a").await["sold"], 0);
+}
+
+/// The database is not down, so its answer has another code.
+#[rstest]
+#[tokio::test]
+async fn statement_at_its_time_limit_is_too_slow(#[values(Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
+    app.set_level("a", 10).await;
+    let mut raw = Raw::connect(backend, &app.database_url).await;
+    raw.slow_down_stock().await;
+    let read = app.request(0, Method::GET, "/stock/a");
+    let write = app.adjust(0, "a", &json!({"delta": 1, "reason": "delivery"}));
+    for request in [read, write] {
+        let answer = send(request).await;
+        assert_eq!(refusal(&answer), (503, "too-slow", true), "{answer:?}");
+    }
 }
 
 /// The only connection waits for a row. The other requests must not report the database as down.

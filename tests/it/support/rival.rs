@@ -47,6 +47,23 @@ impl Raw {
         .expect("the query succeeds")
     }
 
+    /// From now on, each statement on a row of stock takes 30 s. Not on SQLite.
+    pub(crate) async fn slow_down_stock(&mut self) {
+        let slow = match self {
+            Self::Postgres(_) => {
+                "ALTER TABLE stock RENAME TO quick;
+                 CREATE VIEW stock AS SELECT * FROM quick WHERE pg_sleep(30) IS NOT NULL"
+            }
+            Self::Sqlite(_) | Self::Mysql(_) => {
+                "RENAME TABLE stock TO quick;
+                 CREATE VIEW stock AS SELECT * FROM quick WHERE sleep(30) = 0"
+            }
+        };
+        self.run(slow)
+            .await
+            .expect("a view takes the table's place");
+    }
+
     /// Begins a transaction that writes.
     pub(crate) async fn begin(&mut self) {
         let begin = match self {

@@ -123,10 +123,11 @@ impl From<StoreError> for StockError {
                     source: Some(source),
                 }
             }
-            StoreError::Aborted(_) | StoreError::TooSlow(_) => Self::Unavailable {
+            StoreError::Aborted(_) => Self::Unavailable {
                 what: DATABASE,
                 source: Some(error.into()),
             },
+            StoreError::TooSlow(source) => Self::TooSlow { source },
             StoreError::LockWait(_) => Self::Contended { attempts: 1 },
             StoreError::KeyInFlight(_) => Self::RequestInFlight,
             StoreError::Exhausted => Self::Overloaded {

@@ -87,6 +87,13 @@ pub enum StockError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
+    /// The database ended a statement at its time limit.
+    #[error("the database did not finish in time; nothing was changed")]
+    TooSlow {
+        /// The error of its driver.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// It may or may not have happened. A retry with the same idempotency key finds out.
     #[error(
         "the outcome is unknown; retry with the same Idempotency-Key to get it (without a key, read \
@@ -125,6 +132,7 @@ impl StockError {
             Self::Overloaded { .. } => "overloaded",
             Self::StrategyUnavailable { .. } => "strategy-unavailable",
             Self::Unavailable { .. } => "unavailable",
+            Self::TooSlow { .. } => "too-slow",
             Self::OutcomeUnknown { .. } => "outcome-unknown",
             Self::Internal { .. } => "internal",
         }
