@@ -39,7 +39,7 @@ async fn operation_is_found_by_id_key_and_reference(
 ) {
     let app = TestApp::with_stock(backend, 2, "a", 10).await;
     let mut sold = Vec::new();
-    for (key, reference) in [("k1", "R-1"), ("k2", "R-1"), ("k3", "r-1")] {
+    for (key, reference) in [("k1", "R-1"), ("k2", "R-1"), ("k3", "r-1"), ("k4", "R-1 ")] {
         sold.push(sell(&app, key, reference).await);
     }
     let id = sold[1].as_str().expect("an id");

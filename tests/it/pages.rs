@@ -106,6 +106,7 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
         ("kind=adjusted", 1),
         ("kind=deducted", 1),
         ("reference=PO-1", 2),
+        ("reference=PO-1%20", 0),
         ("reference=PO-1&warehouse=main", 1),
         ("reference=PO-1&warehouse=main&kind=deducted", 0),
         ("warehouse=nowhere", 0),
