@@ -1,6 +1,6 @@
 //! The commands: `stocklock serve | lab | race | failures | migrate | audit | openapi`.
 
-use std::io::IsTerminal as _;
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
@@ -19,7 +19,7 @@ mod servers;
 
 use self::inherit::Inherited;
 use crate::config::{Config, DatabaseConfig, LogConfig, LogFormat};
-use crate::{http, store};
+use crate::{http, store, telemetry};
 
 /// An inventory service that never oversells, and shows why.
 #[derive(Debug, Parser)]
@@ -79,6 +79,9 @@ pub(crate) const EXIT_CONFIGURATION: u8 = 2;
 /// The exit code if a SKU could not be audited.
 const EXIT_NOT_AUDITED: u8 = 3;
 
+/// The exit code if the reader of standard output has gone: the one that shells show for `SIGPIPE`.
+const EXIT_OUTPUT_CLOSED: u8 = 141;
+
 /// Parses the command line. Exits after `--help` and if the command line itself is wrong.
 ///
 /// # Errors
@@ -131,15 +134,20 @@ pub enum Failure {
     /// The race ran, but a strategy broke its promise; the report is already printed.
     #[error("a promise was broken, or is not proven")]
     PromiseBroken,
+    /// The reader of standard output has gone, as after `| head`. No message is printed.
+    #[error("standard output is closed")]
+    OutputClosed,
 }
 
 impl Failure {
-    /// 2 for wrong configuration, 3 for an audit that could not be made, 1 for everything else.
+    /// 2 for wrong configuration, 3 for an audit that could not be made, 141 if the reader of the output
+    /// has gone, 1 for everything else.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Setting(_) => ExitCode::from(EXIT_CONFIGURATION),
             Self::NotAudited(_) => ExitCode::from(EXIT_NOT_AUDITED),
+            Self::OutputClosed => ExitCode::from(EXIT_OUTPUT_CLOSED),
             Self::Other(_) | Self::Drift(_) | Self::PromiseBroken => ExitCode::FAILURE,
         }
     }
@@ -171,10 +179,7 @@ impl Cli {
                 migrate(&database).await
             }
             Command::Audit(args) => audit::audit(args).await,
-            Command::Openapi { lab } => {
-                println!("{:#}", http::document(lab));
-                Ok(())
-            }
+            Command::Openapi { lab } => print_output(&format!("{:#}\n", http::document(lab))),
         }
     }
 }
@@ -186,14 +191,27 @@ fn start_logging(log: &LogConfig) -> Result<(), Failure> {
         .parse()
         .map_err(|error| Failure::Setting(format!("LOG: {error}")))?;
     let logging = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_writer(telemetry::writer)
+        .with_ansi(io::stderr().is_terminal());
     let logs = tracing_subscriber::registry().with(filter);
     match log.format {
         LogFormat::Text => logs.with(logging).try_init(),
         LogFormat::Json => logs.with(logging.json()).try_init(),
     }
-    .map_err(|error| Failure::Setting(error.to_string()))
+    .map_err(|error| Failure::Setting(error.to_string()))?;
+    telemetry::log_panics();
+    Ok(())
+}
+
+/// Prints to standard output.
+fn print_output(text: &str) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    let printed = output.write_all(text.as_bytes());
+    let printed = printed.and_then(|()| output.flush());
+    printed.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::Other(format!("cannot write to standard output: {error}")),
+    })
 }
 
 async fn migrate(database: &DatabaseConfig) -> Result<(), Failure> {

@@ -10,7 +10,7 @@
 //! 4. [`locks`], [`metrics`]: adapters for the ports of the core. `level_cache`: levels for reads that
 //!    accept an older answer.
 //! 5. [`lab`]: the race, which shows which strategy oversells.
-//! 6. [`cli`]: the commands, and the log.
+//! 6. [`cli`]: the commands. [`telemetry`]: the log's way to stderr.
 //!
 //! A level and its movement commit together or not at all. The service sends a 2xx only after that commit. The
 //! ledger records an operation, and an idempotency key, once.
@@ -33,3 +33,4 @@ mod race;
 mod races;
 
 pub mod cli;
+pub mod telemetry;

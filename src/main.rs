@@ -4,15 +4,19 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 use stocklock::cli::{self, Failure};
+use stocklock::telemetry;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    let _log = telemetry::flush_at_end();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("stocklock: {failure}");
+            if !matches!(failure, Failure::OutputClosed) {
+                telemetry::print_line(&format!("stocklock: {failure}"));
+            }
             failure.exit_code()
         }
     }

@@ -12,6 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::telemetry;
 use stocklock_core::ports::DeductionMetrics;
 use stocklock_core::stock::{Audit, Sku};
 
@@ -56,6 +57,11 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
+        registry.register(
+            "log_lines_dropped",
+            "Log lines that were not written, because stderr is closed or is not read",
+            telemetry::dropped_lines(),
+        );
         Self {
             deductions: counters(
                 &mut registry,

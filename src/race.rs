@@ -12,6 +12,7 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::EXIT_CONFIGURATION;
+use crate::telemetry::print_line;
 use stocklock_lab::delay::{DelayedServers, ServerUrls};
 use stocklock_lab::processes::ReplicaProcesses;
 use stocklock_lab::race::{Entrants, Lineup, Observer, RacePlan, Report, Target, run};
@@ -111,7 +112,7 @@ impl Race {
             }
             command
         };
-        let starting = ReplicaProcesses::start(self.replicas, command);
+        let starting = ReplicaProcesses::start(self.replicas, command, print_line);
         let replicas = tokio::select! {
             replicas = starting => replicas,
             () = stop.cancelled() => return Err(RaceFailure::Stopped),

@@ -21,6 +21,7 @@ export TEST_SEED=$SEED TEST_BINARY=$target/dist/stocklock
 # its figures are the lines `figure: …` that its tests print. The check `mutations` runs mutations.py.
 checks='
 load | fairness | | --test-threads=1 full::load::
+load | logging | | --test-threads=1 logging::full::
 load | times | TEST_TIMES=exact | --test-threads=1 failover:: database_killed:: database_unreachable:: lock_server_killed:: wakeups:: redis_permits::
 page | page | | page::full::
 page | schemathesis | TEST_EXAMPLES=1000 | schemathesis::

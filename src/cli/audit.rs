@@ -1,11 +1,10 @@
 //! `stocklock audit`: compares levels with the ledger, and prints one line of JSON per SKU.
 
-use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use clap::Args;
 
-use super::{Failure, start_logging};
+use super::{Failure, print_output, start_logging};
 use crate::app::open_store;
 use crate::config::{DatabaseConfig, Limits, LogConfig};
 use crate::http::audit_line;
@@ -94,7 +93,6 @@ impl Found {
             Ok(audits) => self.wrong_levels += audits.iter().filter(is_wrong).count(),
             Err(_) => self.not_audited += 1,
         }
-        let written = io::stdout().write_all(audit_line(sku, audits).as_bytes());
-        written.map_err(|error| Failure::Other(format!("cannot write: {error}")))
+        print_output(&audit_line(sku, audits))
     }
 }

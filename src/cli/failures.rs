@@ -6,7 +6,7 @@ use clap::Args;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
-use super::Failure;
+use super::{Failure, print_output};
 use stocklock_failures::telling::Telling;
 use stocklock_failures::{Falsified, Order, Places, Story, Teller};
 
@@ -89,8 +89,7 @@ pub(super) async fn failures(args: FailuresArgs) -> Result<(), Failure> {
         return served.map_err(|error| Failure::Other(error.to_string()));
     }
     if args.markdown {
-        print!("{}", stocklock_failures::document());
-        return Ok(());
+        return print_output(&stocklock_failures::document());
     }
     let stories = if args.all {
         stocklock_failures::all().iter().collect()
@@ -98,14 +97,15 @@ pub(super) async fn failures(args: FailuresArgs) -> Result<(), Failure> {
         args.stories.clone()
     };
     if stories.is_empty() {
-        list(args.json);
-        return Ok(());
+        return list(args.json);
     }
     let teller = Teller::new(args.places()?);
     let mut problems = Vec::new();
     for story in stories {
-        let told = args.tell(&teller, story).await;
-        problems.extend(told.err());
+        match args.tell(&teller, story).await {
+            Err(Failure::Other(problem)) => problems.push(problem),
+            told => told?,
+        }
     }
     if problems.is_empty() {
         return Ok(());
@@ -129,7 +129,7 @@ impl FailuresArgs {
     }
 
     /// Tells one story and prints it. An error is a story that did not come out as it must.
-    async fn tell(&self, teller: &Teller, story: &Story) -> Result<(), String> {
+    async fn tell(&self, teller: &Teller, story: &Story) -> Result<(), Failure> {
         let order = if self.swap {
             Order::Swapped
         } else {
@@ -138,34 +138,36 @@ impl FailuresArgs {
         let mut first: Option<String> = None;
         for _ in 0..self.times {
             let told = teller.tell(story, order, self.falsify.map(Falsified)).await;
-            let told = told.map_err(|error| error.to_string())?;
+            let told = told.map_err(|error| Failure::Other(error.to_string()))?;
             let line = json!(told).to_string();
             match &first {
-                None => print_telling(&told, story, self.json),
+                None => print_telling(&told, story, self.json)?,
                 Some(first) if *first != line => {
-                    return Err(format!("{}: a later run differs: {line}", story.name));
+                    let problem = format!("{}: a later run differs: {line}", story.name);
+                    return Err(Failure::Other(problem));
                 }
                 Some(_) => {}
             }
             first.get_or_insert(line);
             if let Some(problem) = told.problem() {
-                return Err(problem);
+                return Err(Failure::Other(problem));
             }
         }
         Ok(())
     }
 }
 
-fn print_telling(told: &Telling, story: &Story, as_json: bool) {
-    if as_json {
-        println!("{}", json!(told));
+fn print_telling(told: &Telling, story: &Story, as_json: bool) -> Result<(), Failure> {
+    let text = if as_json {
+        json!(told).to_string()
     } else {
-        println!("{}", told.text(story));
-    }
+        told.text(story)
+    };
+    print_output(&(text + "\n"))
 }
 
 /// Prints the stories by group.
-fn list(as_json: bool) {
+fn list(as_json: bool) -> Result<(), Failure> {
     let mut group = "";
     for story in stocklock_failures::all() {
         if as_json {
@@ -178,16 +180,17 @@ fn list(as_json: bool) {
             } = story;
             let line =
                 json!({"name": name, "group": group, "summary": summary, "servers": servers});
-            println!("{line}");
+            print_output(&format!("{line}\n"))?;
             continue;
         }
         if story.group != group {
             group = story.group;
-            println!("{group}");
+            print_output(&format!("{group}\n"))?;
         }
-        println!("  {:<28}{}", story.name, story.summary);
+        print_output(&format!("  {:<28}{}\n", story.name, story.summary))?;
     }
-    if !as_json {
-        println!("\nstocklock failures NAME runs one.");
+    if as_json {
+        return Ok(());
     }
+    print_output("\nstocklock failures NAME runs one.\n")
 }

@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use self::args::RaceArgs;
 use self::progress::Progress;
-use super::{Failure, migrate, start_logging};
+use super::{Failure, migrate, print_output, start_logging};
 use crate::config::UNCOUNTED_CONNECTIONS;
 use crate::descriptors::allow_connections;
 use crate::race::{RaceFailure, RaceSettings, race_on};
+use crate::telemetry;
 use stocklock_lab::TempDir;
 use stocklock_lab::delay::ServerUrls;
 use stocklock_lab::race::{Event, Observer, Report};
@@ -60,7 +61,9 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
             }
         }
     };
-    print!("{}", report.table(args.table()));
+    // The table comes after the lines on standard error, also if both are the same file.
+    telemetry::flush();
+    let printed = print_output(&report.table(args.table()));
     if let Some(file) = &args.json {
         write(file, "--json", &json(&report, &args.place()))?;
     }
@@ -74,6 +77,7 @@ pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
         recording.end(state, report.stopped.as_deref());
         write(file, "--html", &recording.html())?;
     }
+    printed?;
     if report.broken() {
         return Err(Failure::PromiseBroken);
     }
@@ -144,10 +148,11 @@ async fn race_on_new_replicas(
         () = stop.cancelled() => return Err(RaceFailure::Stopped.into()),
     };
     if !args.quiet {
-        match &delayed {
-            None => eprintln!("racing on {}", args.place()),
-            Some(delayed) => eprintln!("racing on {}; {}", args.place(), delayed.distance),
-        }
+        let place = args.place();
+        telemetry::print_line(&match &delayed {
+            None => format!("racing on {place}"),
+            Some(delayed) => format!("racing on {place}; {}", delayed.distance),
+        });
     }
     let report = race
         .run(&race_settings, delayed.as_ref(), observer, stop)

@@ -3,13 +3,13 @@
 //! It prints its address as one line of JSON and stops when its standard input is closed, so it
 //! never outlives the race. The race has migrated the database.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::thread;
 
 use serde_json::json;
 
 use super::serve::{listen, stop_on_signal};
-use super::{Failure, start_logging};
+use super::{Failure, print_output, start_logging};
 use crate::app::Replica;
 use crate::config::{Config, Mode};
 use crate::descriptors::allow_connections;
@@ -27,8 +27,7 @@ pub(super) async fn run(config: &Config, number: u32) -> Result<(), Failure> {
         replica.warn_of_unsafe_settings().await;
     }
     let announcement = json!({"listening": format!("http://{address}")});
-    writeln!(io::stdout(), "{announcement}")
-        .map_err(|error| Failure::Other(format!("cannot print the address: {error}")))?;
+    print_output(&format!("{announcement}\n"))?;
     replica.run(listener).await;
     Ok(())
 }

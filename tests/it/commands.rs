@@ -1,12 +1,19 @@
 //! The commands of the program, run as processes.
 
+use std::io::pipe;
+use std::process::Stdio;
+use std::time::Duration;
+
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::strategies::WITHOUT_SERVICES;
 use crate::support::app::{Answer, send};
-use crate::support::process::{Ended, Process};
+use crate::support::process::{Ended, Process, this_build};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_database;
 
@@ -230,6 +237,33 @@ async fn openapi_prints_the_document() {
         let printed: Value = serde_json::from_str(&ended.stdout).expect("it is JSON");
         assert_eq!(printed, stocklock::http::document(lab));
     }
+}
+
+/// As after `| head`.
+#[rstest]
+#[case("openapi")]
+#[case("failures")]
+#[case("failures --json")]
+#[case("failures --markdown")]
+#[tokio::test]
+async fn command_ends_quietly_if_its_output_is_closed(#[case] words: &str) {
+    let (reader, stdout) = pipe().expect("a pipe");
+    drop(reader);
+    let directory = TempDir::new().expect("a directory");
+    let process = Command::new(this_build())
+        .args(words.split(' '))
+        .env_clear()
+        .current_dir(&directory)
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it starts");
+    let ended = timeout(Duration::from_mins(1), process.wait_with_output()).await;
+    let ended = ended.expect("it ends").expect("its output can be read");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    assert_eq!(ended.status.code(), Some(141));
 }
 
 #[tokio::test]

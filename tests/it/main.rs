@@ -46,6 +46,7 @@ mod limits;
 mod lock_crate;
 mod lock_race;
 mod lock_settings;
+mod logging;
 mod old_release;
 mod openapi;
 mod operations;

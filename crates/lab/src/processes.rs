@@ -49,13 +49,18 @@ struct Replica {
 
 impl ReplicaProcesses {
     /// Starts `count` replicas at the same time and waits until all accept connections.
-    /// `command` returns the command of the replica with the given number, from 1.
+    /// `command` returns the command of the replica with the given number, from 1. Each line that a
+    /// replica writes to standard error goes to `log`, which must not wait.
     ///
     /// # Errors
     /// If a replica exits, prints something else than its address, or exceeds the time limit. The
     /// other replicas are then killed.
-    pub async fn start(count: u32, command: impl Fn(u32) -> Command) -> Result<Self, StartError> {
-        let starting = (1..=count).map(|number| start_replica(number, command(number)));
+    pub async fn start(
+        count: u32,
+        command: impl Fn(u32) -> Command,
+        log: fn(&str),
+    ) -> Result<Self, StartError> {
+        let starting = (1..=count).map(|number| start_replica(number, command(number), log));
         let started = try_join_all(starting).await?;
         let (targets, replicas) = started.into_iter().unzip();
         Ok(Self { targets, replicas })
@@ -105,7 +110,11 @@ impl ReplicaProcesses {
 }
 
 /// Starts a replica and waits until it prints its address.
-async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Replica), StartError> {
+async fn start_replica(
+    number: u32,
+    mut command: Command,
+    log: fn(&str),
+) -> Result<(Target, Replica), StartError> {
     let failed = |exit_code, reason| StartError {
         exit_code,
         message: format!("replica {number} {reason}"),
@@ -122,15 +131,15 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
     let mut process = spawned?;
     let output = process.stdout.take().expect("standard output is a pipe");
     let mut output = BufReader::new(output).lines();
-    let log = process.stderr.take().expect("standard error is a pipe");
-    let mut log = BufReader::new(log).split(b'\n');
+    let errors = process.stderr.take().expect("standard error is a pipe");
+    let mut errors = BufReader::new(errors).split(b'\n');
     let mut lines = Vec::new();
     let mut exit_code = None;
     let first_line = async {
         loop {
             tokio::select! {
                 line = output.next_line() => return line,
-                Some(line) = next_line(&mut log) => lines.push(line),
+                Some(line) = next_line(&mut errors) => lines.push(line),
             }
         }
     };
@@ -140,10 +149,10 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
             Ok(target) => {
                 let output = tokio::spawn(async move {
                     for line in lines {
-                        eprintln!("{line}");
+                        log(&line);
                     }
-                    while let Some(line) = next_line(&mut log).await {
-                        eprintln!("{line}");
+                    while let Some(line) = next_line(&mut errors).await {
+                        log(&line);
                     }
                 });
                 return Ok((target, Replica { process, output }));
@@ -152,7 +161,7 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
         },
         Ok(Ok(None)) => {
             let exited = async {
-                while let Some(line) = next_line(&mut log).await {
+                while let Some(line) = next_line(&mut errors).await {
                     lines.push(line);
                 }
                 process.wait().await
@@ -179,8 +188,8 @@ async fn start_replica(number: u32, mut command: Command) -> Result<(Target, Rep
 }
 
 /// The next line of a replica's standard error. Cancel safe.
-async fn next_line(log: &mut Split<BufReader<ChildStderr>>) -> Option<String> {
-    match log.next_segment().await {
+async fn next_line(errors: &mut Split<BufReader<ChildStderr>>) -> Option<String> {
+    match errors.next_segment().await {
         Ok(line) => line.map(|line| String::from_utf8_lossy(&line).into_owned()),
         Err(error) => {
             tracing::warn!(%error, "cannot read the log of a replica");
@@ -232,7 +241,8 @@ mod tests {
                 "printed `hello` instead of its address: expected value at line 1 column 1",
             ),
         ] {
-            let error = ReplicaProcesses::start(1, shell(script)).await.unwrap_err();
+            let started = ReplicaProcesses::start(1, shell(script), |_| {}).await;
+            let error = started.unwrap_err();
             assert_eq!(error.to_string(), format!("replica 1 {reason}"));
             assert_eq!(error.exit_code, exit_code);
         }
@@ -243,7 +253,8 @@ mod tests {
         let announce = r#"echo '{"listening":"http://127.0.0.1:4000"}'"#;
         let script =
             format!("{announce}; case $1 in 1) exit 3;; 2) cat; exit 4;; esac; exec sleep 60");
-        let mut replicas = ReplicaProcesses::start(3, shell(&script)).await.unwrap();
+        let started = ReplicaProcesses::start(3, shell(&script), |_| {}).await;
+        let mut replicas = started.unwrap();
         replicas.replicas[0].process.wait().await.unwrap();
         let problems = replicas.stop(Duration::from_secs(1)).await;
         let expected = [

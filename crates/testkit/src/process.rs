@@ -61,8 +61,19 @@ pub struct Ended {
 impl Process {
     /// Starts the program at `path`. Its environment contains `variables` and nothing else.
     pub fn start(path: impl AsRef<Path>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_with(path, arguments, variables, None)
+    }
+
+    /// The same. If there is a `stderr`, standard error goes there instead of to a file.
+    pub fn start_with(
+        path: impl AsRef<Path>,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        stderr: Option<Stdio>,
+    ) -> Self {
         let directory = TempDir::with_prefix("stocklock-process-").expect("a directory");
         let output = |name| File::create(directory.path().join(name)).expect("a file");
+        let errors = output("stderr");
         let mut command = Command::new(path.as_ref());
         command
             .args(arguments)
@@ -71,7 +82,7 @@ impl Process {
             .current_dir(&directory)
             .stdin(Stdio::null())
             .stdout(output("stdout"))
-            .stderr(output("stderr"));
+            .stderr(stderr.unwrap_or_else(|| errors.into()));
         Self {
             child: Guard::start(&mut command),
             command,

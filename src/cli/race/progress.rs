@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::telemetry::print_line;
 use stocklock_lab::race::{Event, Row, Start, Tick};
 
 const TEMPLATE: &str = "{prefix:14} [{bar:24}] {pos}/{len} orders  {msg}  {elapsed}";
@@ -79,7 +80,9 @@ impl Run {
         let result = format!("{} sold: {}", row.answers.sold, row.verdict);
         if self.bar.is_hidden() {
             let (strategy, orders, seconds) = (row.strategy, row.orders, row.wall_seconds);
-            eprintln!("{strategy}: {orders} orders in {seconds:.1} s, {result}");
+            print_line(&format!(
+                "{strategy}: {orders} orders in {seconds:.1} s, {result}"
+            ));
         }
         self.bar.finish_with_message(result);
     }

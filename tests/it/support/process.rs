@@ -1,18 +1,20 @@
 //! The built service as a separate process. It dies when its handle is dropped.
 
 use std::ops::{Deref, DerefMut};
+use std::process::Stdio;
 
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
 use stocklock_testkit::ports::free_port;
 pub(crate) use stocklock_testkit::process::Ended;
+use stocklock_testkit::process::Process as Child;
 use stocklock_testkit::run::variable;
 
 use super::app::counted;
 
 /// A running `stocklock` with an empty working directory and environment.
 pub(crate) struct Process {
-    child: stocklock_testkit::process::Process,
+    child: Child,
     port: u16,
     /// Opens a connection for each request.
     client: Client,
@@ -24,7 +26,7 @@ pub(crate) fn this_build() -> String {
 }
 
 impl Deref for Process {
-    type Target = stocklock_testkit::process::Process;
+    type Target = Child;
 
     fn deref(&self) -> &Self::Target {
         &self.child
@@ -43,11 +45,29 @@ impl Process {
         Self::start_program(&this_build(), arguments, variables)
     }
 
+    /// The same, with another standard error than a file.
+    pub(crate) fn start_logging_to(
+        stderr: Stdio,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        Self::start_with(&this_build(), arguments, variables, Some(stderr))
+    }
+
     /// Starts another build.
     pub(crate) fn start_program(
         program: &str,
         arguments: &[&str],
         variables: &[(&str, &str)],
+    ) -> Self {
+        Self::start_with(program, arguments, variables, None)
+    }
+
+    fn start_with(
+        program: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        stderr: Option<Stdio>,
     ) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
@@ -55,7 +75,7 @@ impl Process {
         environment.extend(variables);
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0);
         Self {
-            child: stocklock_testkit::process::Process::start(program, arguments, &environment),
+            child: Child::start_with(program, arguments, &environment, stderr),
             port,
             client: client.build().expect("a client without TLS can be built"),
         }
