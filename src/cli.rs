@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches as _, Parser, Subcommand};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -18,7 +18,7 @@ mod serve;
 mod servers;
 
 use self::inherit::Inherited;
-use crate::config::{Config, DatabaseConfig, LogConfig, LogFormat};
+use crate::config::{self, Config, DatabaseConfig, LogConfig, LogFormat};
 use crate::{http, store, telemetry};
 
 /// An inventory service that never oversells, and shows why.
@@ -87,10 +87,32 @@ const EXIT_OUTPUT_CLOSED: u8 = 141;
 /// # Errors
 /// One line that names the variable of a setting with a wrong value.
 pub fn parse() -> Result<Cli, Failure> {
-    Cli::try_parse().map_err(|error| match setting_problem(&error) {
+    let values = config::ignore_empty_variables(Cli::command()).try_get_matches();
+    let values = values.map_err(|error| match setting_problem(&error) {
         Some(line) => Failure::Setting(line),
         None => error.exit(),
-    })
+    })?;
+    if let Some(line) = padding_problem(&values) {
+        return Err(Failure::Setting(line));
+    }
+    Ok(Cli::from_arg_matches(&values).unwrap_or_else(|error| error.exit()))
+}
+
+/// `VARIABLE (--flag): reason`, if a value begins or ends with white space.
+fn padding_problem(values: &ArgMatches) -> Option<String> {
+    let (name, values) = values.subcommand()?;
+    let command = Cli::command();
+    let setting = config::padded_setting(command.find_subcommand(name)?, values)?;
+    let name = name_of(setting)?;
+    Some(format!(
+        "{name}: begins or ends with a blank or a newline: remove it"
+    ))
+}
+
+/// `VARIABLE (--flag)`
+fn name_of(setting: &Arg) -> Option<String> {
+    let variable = setting.get_env()?.to_string_lossy();
+    Some(format!("{variable} (--{})", setting.get_long()?))
 }
 
 /// `VARIABLE (--flag): value: reason`, if the error is in the value of a setting.
@@ -104,16 +126,16 @@ fn setting_problem(error: &clap::Error) -> Option<String> {
         .get_subcommands()
         .flat_map(clap::Command::get_arguments)
         .find(|argument| argument.get_long() == Some(long))?;
-    let variable = argument.get_env()?.to_string_lossy();
+    let name = name_of(argument)?;
     let value = match error.get(ContextKind::InvalidValue) {
-        Some(ContextValue::String(value)) => format!("`{value}`: "),
+        Some(ContextValue::String(value)) => format!("`{}`: ", value.escape_debug()),
         _ => String::new(),
     };
     let reason = std::error::Error::source(error).map_or_else(
         || "not one of the values in --help".to_owned(),
         ToString::to_string,
     );
-    Some(format!("{variable} (--{long}): {value}{reason}"))
+    Some(format!("{name}: {value}{reason}"))
 }
 
 /// Why a command failed.

@@ -4,10 +4,11 @@
 //! Only this module knows environment variables; `main` reads `.env` before. Neither `Debug` nor
 //! `--help` shows a secret.
 
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Arg, ArgMatches, Args, Command, ValueEnum};
 
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
@@ -167,6 +168,37 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// `command`, whose subcommands ignore an empty variable: `REDIS_URL: ${REDIS_URL:-}` in a compose file means
+/// that there is no Redis.
+pub(crate) fn ignore_empty_variables(command: Command) -> Command {
+    command.mut_subcommands(|command| {
+        command.mut_args(|argument| {
+            let is_empty = argument.get_env().is_some_and(is_empty_variable);
+            if is_empty {
+                argument.env(None::<&'static str>)
+            } else {
+                argument
+            }
+        })
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the configuration")]
+fn is_empty_variable(name: &OsStr) -> bool {
+    std::env::var_os(name).is_some_and(|value| value.is_empty())
+}
+
+/// The first setting of `command` whose value begins or ends with white space, for example the newline of a
+/// file. Numbers are refused anyway, but another text would mean something else: a different SQLite file.
+pub(crate) fn padded_setting<'a>(command: &'a Command, values: &ArgMatches) -> Option<&'a Arg> {
+    let is_padded = |value: &OsStr| value.to_str().is_some_and(|text| text.trim() != text);
+    let mut settings = command.get_arguments();
+    settings.find(|setting| {
+        let values = || values.get_raw(setting.get_id().as_str()).into_iter();
+        setting.get_env().is_some() && values().flatten().any(is_padded)
+    })
 }
 
 fn replica_id(text: &str) -> Result<String, String> {

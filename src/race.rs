@@ -95,8 +95,8 @@ impl Race {
             }
             command
                 .env("STRATEGY", "single-sql")
-                // Its locks are in the Redis that the race delays.
-                .env_remove("LOCK_REDIS_URL")
+                // Its locks are in the Redis that the race delays. Empty, because `.env` may name another.
+                .env("LOCK_REDIS_URL", "")
                 .env("ALLOW_UNSAFE", "false")
                 .env("LISTEN", "127.0.0.1:0")
                 .env("REPLICA_ID", format!("replica-{number}"))

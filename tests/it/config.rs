@@ -1,12 +1,20 @@
-//! The configuration: the command line is valid, and `.env.example` agrees with it.
+//! The configuration: the command line is valid, `.env.example` agrees with it, and values are read strictly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 
 use clap::{Arg, Command, CommandFactory, Parser};
+use reqwest::Method;
+use rstest::rstest;
 use stocklock::cli::{self, Cli};
 use stocklock::config::Mode;
+use stocklock_testkit::process::Process as Program;
+
+use crate::commands::{PASSWORD, assert_one_line_error};
+use crate::faults::until;
+use crate::support::app::send;
+use crate::support::process::{Process, this_build};
 
 /// Every setting of every command, by its environment variable.
 pub(crate) fn settings() -> BTreeMap<String, Arg> {
@@ -100,4 +108,67 @@ fn lab_listens_on_loopback_and_serve_on_all_addresses() {
     assert_eq!(config.listen(Mode::Lab), (Ipv4Addr::LOCALHOST, 8080).into());
     let everywhere = (Ipv4Addr::UNSPECIFIED, 8080).into();
     assert_eq!(config.listen(Mode::Serve), everywhere);
+}
+
+/// The settings of `serve` and their defaults, if they have one.
+fn settings_of_serve() -> Vec<(String, String)> {
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve").expect("a command");
+    let settings = serve.get_arguments().filter_map(|argument| {
+        let name = argument.get_env()?.to_str()?.to_owned();
+        let default = argument.get_default_values().first();
+        let default = default.and_then(|value| value.to_str());
+        Some((name, default.unwrap_or_default().to_owned()))
+    });
+    settings.collect()
+}
+
+/// The value of a variable that is read from a file often ends with a newline.
+#[tokio::test]
+async fn value_with_a_newline_at_its_end_is_refused() {
+    for (name, default) in settings_of_serve() {
+        let value = match &*name {
+            "DATABASE_URL" => "sqlite://stocklock.db\n".to_owned(),
+            _ => default + "\n",
+        };
+        let ended = Process::run(&["serve"], &[(&name, &value)]).await;
+        assert_one_line_error(&ended, &name);
+    }
+    let words = ["migrate", "--database-url=sqlite://stocklock.db "];
+    let ended = Process::run(&words, &[]).await;
+    assert_one_line_error(&ended, "DATABASE_URL");
+}
+
+/// A compose file may have `REDIS_URL: ${REDIS_URL:-}`.
+#[tokio::test]
+async fn empty_variable_counts_as_not_set() {
+    let settings = settings_of_serve();
+    let names = settings.iter().map(|(name, _)| &**name);
+    // The test needs to know the address.
+    let names = names.filter(|name| *name != "LISTEN");
+    let empty: Vec<_> = names.map(|name| (name, "")).collect();
+    assert!(empty.len() > 20, "{empty:?}");
+    let serve = Process::serving(&["serve"], &empty).await;
+    let strategies = send(serve.request(Method::GET, "/strategies")).await;
+    let listed = strategies.ok().to_string();
+    assert!(listed.contains("set REDIS_URL"), "{listed}");
+    until("lines of level info are logged", async || {
+        serve.stderr().contains("listening")
+    })
+    .await;
+}
+
+#[rstest]
+#[case(1, "DATABASE_URL=mysql://u:c4n4ry-p4ssw0rd word@127.0.0.1/db\n")]
+#[case(4, "# A=c4n4ry-p4ssw0rd b\r\nA=1\r\n\r\nB=c4n4ry-p4ssw0rd b # c\n")]
+#[case(3, "LOG='info\n'\nc4n4ry-p4ssw0rd")]
+#[case(2, "LOG=info\nDATABASE_URL='c4n4ry-p4ssw0rd\nLOG=info\n")]
+#[tokio::test]
+async fn wrong_line_of_env_file_is_named_by_its_number(#[case] line: u32, #[case] file: &str) {
+    let script = r#"printf %s "$1" >.env; exec "$0" serve"#;
+    let program = this_build();
+    let words = ["-c", script, &program, file];
+    let ended = Program::start("/bin/sh", &words, &[]).ended().await;
+    assert_one_line_error(&ended, &format!(".env: line {line} "));
+    assert!(!ended.stderr.contains(PASSWORD), "{}", ended.stderr);
 }
