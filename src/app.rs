@@ -6,7 +6,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DatabaseConfig, Limits, Mode};
-use crate::http::{Api, HttpService};
+use crate::crowd::Crowd;
+use crate::http::{Api, BodyBudget, HttpService};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -104,6 +105,8 @@ impl Replica {
             available,
             metrics,
             races: None,
+            crowd: Crowd::new(limits.max_connections),
+            bodies: BodyBudget::default(),
             shutdown: CancellationToken::new(),
         });
         Ok(Self { api, writes })
@@ -137,7 +140,8 @@ impl Replica {
         let checkpoints = tokio::spawn(checkpoints::run(Arc::clone(&store), stop.clone()));
         let serve_and_drain = async {
             let http = HttpService::new(Arc::clone(&api));
-            serve(listener, http, limits, api.shutdown.clone()).await;
+            let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());
+            serve(listener, http, limits, crowd, shutdown).await;
             if let Some(races) = &api.races {
                 races.ended().await;
             }

@@ -15,6 +15,7 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::config::{Config, Mode};
+use crate::crowd::Crowd;
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -27,6 +28,7 @@ use stocklock_store::{RedisCounters, Store};
 
 mod adjust;
 mod audit;
+mod body;
 mod deduct;
 mod deduct_batch;
 mod error;
@@ -46,6 +48,7 @@ mod set_level;
 mod strategies;
 
 pub(crate) use audit::line as audit_line;
+pub(crate) use body::BodyBudget;
 use error::ApiError;
 use extract::{BatchJson, NoFields, StrictJson, StrictQuery, objects, present, remark};
 use openapi::Document;
@@ -71,6 +74,10 @@ pub(crate) struct Api {
     pub(crate) metrics: Arc<Metrics>,
     /// The races of the lab's page; only `stocklock lab` has them.
     pub(crate) races: Option<Arc<Races>>,
+    /// The open connections of clients.
+    pub(crate) crowd: Crowd,
+    /// The memory for large bodies.
+    pub(crate) bodies: BodyBudget,
     /// Cancelled at shutdown; the replica is not ready then.
     pub(crate) shutdown: CancellationToken,
 }

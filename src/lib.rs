@@ -23,6 +23,7 @@ mod level_cache;
 pub mod locks;
 pub mod metrics;
 
+mod crowd;
 pub mod http;
 mod server;
 

@@ -18,16 +18,19 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 mod timed_io;
 
 use crate::config::Limits;
+use crate::crowd::Crowd;
 use crate::http::HttpService;
 use timed_io::{Phase, TimedIo};
 
 /// The pause after a failed accept, for example when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The maximum size of a connection's buffer, and so of a request's header.
+const MAX_BUFFER: usize = 64 * 1024;
 
 /// Serves until `shutdown` is cancelled, then finishes the requests in progress.
 ///
@@ -37,14 +40,15 @@ pub(crate) async fn serve(
     listener: TcpListener,
     http: HttpService,
     limits: &Limits,
+    crowd: Crowd,
     shutdown: CancellationToken,
 ) {
     let server = Server {
         http: Arc::new(http),
         limits: Arc::new(limits.clone()),
+        crowd,
         shutdown: shutdown.clone(),
-        connections: TaskTracker::new(),
-        shed_idle: watch::Sender::new(()),
+        make_room: watch::Sender::new(()),
     };
     let slots = Arc::new(Semaphore::new(limits.max_connections as usize));
     let accepting = async {
@@ -52,12 +56,12 @@ pub(crate) async fn serve(
             let slot = Arc::clone(&slots).acquire_owned().await;
             let slot = slot.expect("the semaphore stays open");
             let serving = server.clone().serve_connection(accept(&listener).await);
-            server.connections.spawn(async move {
+            server.crowd.connections.spawn(async move {
                 serving.await;
                 drop(slot);
             });
-            if server.is_crowded() {
-                server.shed_idle.send_replace(());
+            if server.crowd.is_crowded() {
+                server.make_room.send_replace(());
             }
         }
     };
@@ -66,8 +70,8 @@ pub(crate) async fn serve(
         () = accepting => {}
     }
     drop(listener);
-    server.connections.close();
-    server.connections.wait().await;
+    server.crowd.connections.close();
+    server.crowd.connections.wait().await;
 }
 
 /// Accepts the next connection. An error concerns one connection, or is a temporary shortage.
@@ -93,43 +97,40 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 struct Server {
     http: Arc<HttpService>,
     limits: Arc<Limits>,
+    crowd: Crowd,
     shutdown: CancellationToken,
-    /// One task for each connection.
-    connections: TaskTracker,
-    /// Asks idle connections to close. Each first checks that it is still crowded, so about as many
-    /// close as necessary.
-    shed_idle: watch::Sender<()>,
+    /// Tells all connections that the server is crowded. Idle ones close, and [`TimedIo`] sets a shorter
+    /// limit for silent clients. Each first checks that it is still crowded, so about as many close as
+    /// necessary.
+    make_room: watch::Sender<()>,
 }
 
 impl Server {
-    /// Whether more than nine tenths of the connections are in use. Idle ones are closed then, so
-    /// that a probe or a new client can always connect.
-    fn is_crowded(&self) -> bool {
-        self.connections.len() * 10 > self.limits.max_connections as usize * 9
-    }
-
     async fn serve_connection(self, stream: TcpStream) {
         // Answers are small and written at once: waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let phase = Arc::new(Phase::default());
-        let io = TimedIo::new(stream, Arc::clone(&phase), Arc::clone(&self.limits));
-        let mut shed_idle = self.shed_idle.subscribe();
+        let limits = Arc::clone(&self.limits);
+        let io = TimedIo::new(stream, Arc::clone(&phase), limits, self.crowd.clone());
+        let mut make_room = self.make_room.subscribe();
         let (phase, server) = (&phase, &self);
         let service = service_fn(|request: Request<Incoming>| {
             phase.start_serving();
             async move {
                 let mut response = server.http.answer(request.map(Body::new)).await;
                 phase.become_idle();
-                if server.is_crowded() {
+                if server.crowd.is_crowded() {
                     let close = HeaderValue::from_static("close");
                     response.headers_mut().insert(CONNECTION, close);
                 }
                 Ok::<_, Infallible>(response)
             }
         });
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(io), service);
+        let connection = http1::Builder::new()
+            .max_buf_size(MAX_BUFFER)
+            .serve_connection(TokioIo::new(io), service);
         let mut connection = pin!(connection);
         let ended = loop {
             tokio::select! {
@@ -137,7 +138,8 @@ impl Server {
                 biased;
                 ended = connection.as_mut() => break ended,
                 () = self.shutdown.cancelled() => {}
-                _ = shed_idle.changed() => if !(phase.is_idle() && self.is_crowded()) {
+                // If it is not idle, the next poll of the connection sets a shorter limit.
+                _ = make_room.changed() => if !(phase.is_idle() && self.crowd.is_crowded()) {
                     continue;
                 }
             }

@@ -4,17 +4,15 @@
 use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::Api;
+use super::body::{self, ReadBody};
 use super::error::ApiError;
 use stocklock_core::stock::Remark;
 
@@ -47,7 +45,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for StrictQuery<T> {
 /// The handler calls [`StrictJson::parse`], so that it can check the path and the query first.
 #[derive(Debug)]
 pub(super) struct StrictJson<T> {
-    bytes: Bytes,
+    body: ReadBody,
     is_json: bool,
     fields: PhantomData<fn() -> T>,
 }
@@ -56,8 +54,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for StrictJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let limits = &api.config.limits;
-        Self::read(request, limits.max_body_bytes, limits.body_timeout_ms).await
+        Self::read(request, api.config.limits.max_body_bytes, api).await
     }
 }
 
@@ -69,18 +66,16 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for BatchJson<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let limits = &api.config.limits;
-        let max_bytes = limits.max_batch_body_bytes;
-        let json = StrictJson::read(request, max_bytes, limits.body_timeout_ms).await?;
-        Ok(Self(json))
+        let max_bytes = api.config.limits.max_batch_body_bytes;
+        Ok(Self(StrictJson::read(request, max_bytes, api).await?))
     }
 }
 
 impl<T: DeserializeOwned> StrictJson<T> {
-    async fn read(request: Request, max_bytes: u32, limit: Duration) -> Result<Self, ApiError> {
+    async fn read(request: Request, max_bytes: u32, api: &Api) -> Result<Self, ApiError> {
         let is_json = is_json(request.headers());
         Ok(Self {
-            bytes: read(request.into_body(), max_bytes, limit).await?,
+            body: body::read(request.into_body(), max_bytes, api).await?,
             is_json,
             fields: PhantomData,
         })
@@ -88,7 +83,7 @@ impl<T: DeserializeOwned> StrictJson<T> {
 
     /// Whether there is no body.
     pub(super) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.body.bytes.is_empty()
     }
 
     /// Checks the content type, and parses the fields.
@@ -101,18 +96,19 @@ impl<T: DeserializeOwned> StrictJson<T> {
             ));
         }
         let is_space = |byte: &u8| byte.is_ascii_whitespace();
+        let bytes = &self.body.bytes[..];
         // serde would accept an array of the fields in their order.
-        if self.bytes.iter().find(|byte| !is_space(byte)) != Some(&b'{') {
-            return Err(match serde_json::from_slice::<IgnoredAny>(&self.bytes) {
+        if bytes.iter().find(|byte| !is_space(byte)) != Some(&b'{') {
+            return Err(match serde_json::from_slice::<IgnoredAny>(bytes) {
                 Ok(_) => ApiError::invalid("the body must be a JSON object"),
                 Err(error) => not_json(&error),
             });
         }
-        if let Ok(fields) = serde_json::from_slice(&self.bytes) {
+        if let Ok(fields) = serde_json::from_slice(bytes) {
             return Ok(fields);
         }
         // As in the query, the path to each field is followed only after an error.
-        let mut reader = serde_json::Deserializer::from_slice(&self.bytes);
+        let mut reader = serde_json::Deserializer::from_slice(bytes);
         let fields = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             if error.inner().is_data() {
                 invalid_field(&error)
@@ -122,28 +118,6 @@ impl<T: DeserializeOwned> StrictJson<T> {
         })?;
         reader.end().map_err(|error| not_json(&error))?;
         Ok(fields)
-    }
-}
-
-async fn read(body: Body, max_bytes: u32, limit: Duration) -> Result<Bytes, ApiError> {
-    let collecting = Limited::new(body, max_bytes as usize).collect();
-    match tokio::time::timeout(limit, collecting).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body-too-large",
-            format!("the body must have at most {max_bytes} bytes"),
-        )),
-        Ok(Err(_)) => Err(ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "body-incomplete",
-            "the body ended early or has invalid framing",
-        )),
-        Err(_elapsed) => Err(ApiError::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "request-timeout",
-            "the body did not arrive in time",
-        )),
     }
 }
 

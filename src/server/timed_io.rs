@@ -2,7 +2,8 @@
 //!
 //! hyper has one timer for the silence before a request and for the request's header. But a
 //! keep-alive connection behind a proxy needs a long timeout, and an incomplete header a short one.
-//! So this stream keeps its own timer; the bytes and the requests decide which limit applies.
+//! So this stream keeps its own timer; the bytes and the requests decide which limit applies. It is shorter
+//! while the server is crowded.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
 use crate::config::Limits;
+use crate::crowd::Crowd;
 
 const NEW: u8 = 0;
 const HEADER: u8 = 1;
@@ -53,34 +55,50 @@ pub(super) struct TimedIo {
     stream: TcpStream,
     phase: Arc<Phase>,
     limits: Arc<Limits>,
+    crowd: Crowd,
     /// Boxed because tokio's timer must not move; allocated once per connection.
     timer: Pin<Box<Sleep>>,
     /// The wait that the timer is set for.
     timed: Option<u8>,
+    /// When this wait began.
+    since: Instant,
 }
 
 impl TimedIo {
-    pub(super) fn new(stream: TcpStream, phase: Arc<Phase>, limits: Arc<Limits>) -> Self {
-        let timer = Box::pin(tokio::time::sleep(limits.first_byte_timeout_ms));
+    pub(super) fn new(
+        stream: TcpStream,
+        phase: Arc<Phase>,
+        limits: Arc<Limits>,
+        crowd: Crowd,
+    ) -> Self {
+        let since = Instant::now();
+        let first_byte = since + limits.first_byte_timeout_ms;
         Self {
             stream,
             phase,
             limits,
-            timer,
+            crowd,
+            timer: Box::pin(tokio::time::sleep_until(first_byte)),
             timed: Some(NEW),
+            since,
         }
     }
 
     /// Pending until the limit of `wait` has passed; then an error, which closes the connection.
     fn poll_limit<T>(&mut self, wait: u8, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let limit = match wait {
-            NEW => self.limits.first_byte_timeout_ms,
-            HEADER | WRITING => self.limits.header_timeout_ms,
+            NEW => self.crowd.wait(self.limits.first_byte_timeout_ms),
+            HEADER | WRITING => self.crowd.wait(self.limits.header_timeout_ms),
+            // Those that are idle close at once if the server is crowded.
             IDLE => self.limits.idle_timeout_ms,
             _ => return Poll::Pending,
         };
         if self.timed.replace(wait) != Some(wait) {
-            self.timer.as_mut().reset(Instant::now() + limit);
+            self.since = Instant::now();
+        }
+        let end = self.since + limit;
+        if self.timer.deadline() != end {
+            self.timer.as_mut().reset(end);
         }
         ready!(self.timer.as_mut().poll(cx));
         Poll::Ready(Err(ErrorKind::TimedOut.into()))

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::app::TestApp;
+use crate::support::rival::Rival;
 use crate::support::services::Backend::Sqlite;
 
 /// How much longer than its limit an answer or the end of a connection may take.
@@ -19,6 +20,8 @@ const FAR: &str = "60000";
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n";
 /// The body of a deduction.
 const BODY: &[u8] = br#"{"sku": "real"}"#;
+/// A deduction waits for a locked row for much longer than any test.
+const LONG_WAITS: [&str; 2] = ["--wait-limit-ms=50000", "--request-deadline-ms=60000"];
 
 /// The header of a deduction, up to its end.
 fn deduct_header(content_length: usize) -> Vec<u8> {
@@ -57,6 +60,11 @@ impl Client {
         let read = self.0.read_exact(&mut body).await;
         read.expect("a complete body");
         (header, String::from_utf8(body).expect("a body is text"))
+    }
+
+    async fn deduct(&mut self) {
+        self.send(&[&deduct_header(BODY.len()), BODY].concat())
+            .await;
     }
 
     async fn answer_is_200(&mut self) {
@@ -173,8 +181,16 @@ async fn body_that_ends_early_takes_nothing() {
 async fn request_that_is_not_http_is_refused_without_a_body() {
     let app = app(&[]).await;
     let headers = "X-Many: 1\r\n".repeat(200);
-    let too_large = format!("GET /healthz HTTP/1.1\r\n{headers}\r\n");
-    for (request, status) in [("no request\r\n\r\n", "400"), (&too_large, "431")] {
+    let too_many = format!("GET /healthz HTTP/1.1\r\n{headers}\r\n");
+    // Its end is not awaited.
+    let mut too_large = "GET /healthz HTTP/1.1\r\nX-Large: ".to_owned();
+    too_large.extend(std::iter::repeat_n('x', 64 * 1024 - too_large.len()));
+    let refused = [
+        ("no request\r\n\r\n", "400"),
+        (&too_many, "431"),
+        (&too_large, "431"),
+    ];
+    for (request, status) in refused {
         let mut client = Client::connect(&app).await;
         client.send(request.as_bytes()).await;
         let (header, body) = client.answer().await;
@@ -227,15 +243,39 @@ async fn slow_body_outlives_the_idle_and_the_header_limit() {
 
 #[tokio::test]
 async fn connection_above_max_connections_waits_and_is_then_served() {
-    let flags = ["--max-connections=1", "--first-byte-timeout-ms", FAR];
-    let app = TestApp::with_flags(Sqlite, 1, &flags).await;
-    let first = Client::connect(&app).await;
+    let app = app(&[&LONG_WAITS[..], &["--max-connections=1"]].concat()).await;
+    let rival = Rival::holding_stock(Sqlite, &app.database_url).await;
+    let mut first = Client::connect(&app).await;
+    first.deduct().await;
     let mut second = Client::connect(&app).await;
     second.send(HEALTH).await;
     let early = timeout(300 * MS, second.0.readable()).await;
     assert!(early.is_err(), "it was served while the first one was open");
-    drop(first);
+    rival.let_go().await;
+    first.answer_is_200().await;
     second.answer_is_200().await;
+}
+
+/// Without more clients, these would stay for a minute.
+#[rstest]
+#[case::no_byte("")]
+#[case::half_a_header("GET /healthz HTTP/1.1\r\nHost: te")]
+#[case::half_a_body(
+    "POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
+     Content-Length: 9\r\n\r\n{"
+)]
+#[tokio::test]
+async fn silent_clients_make_room_for_others(#[case] first_bytes: &str) {
+    let limits = ["--first-byte-timeout-ms", FAR, "--header-timeout-ms", FAR];
+    let limits = [&limits[..], &["--body-timeout-ms", FAR]].concat();
+    let app = app(&[&limits[..], &["--max-connections=10"]].concat()).await;
+    let mut silent = Vec::new();
+    for _ in 0..10 {
+        let mut client = Client::connect(&app).await;
+        client.send(first_bytes.as_bytes()).await;
+        silent.push(client);
+    }
+    Client::connect(&app).await.get("/healthz").await;
 }
 
 #[tokio::test]
@@ -265,14 +305,15 @@ async fn probe_is_served_although_many_connections_stay_open() {
 /// The server asks the connection to close while it is in use: it finishes its request first.
 #[tokio::test]
 async fn connection_in_use_is_not_closed_to_make_room() {
-    let app = app(&["--max-connections=3"]).await;
+    let app = app(&[&LONG_WAITS[..], &["--max-connections=3"]].concat()).await;
+    let rival = Rival::holding_stock(Sqlite, &app.database_url).await;
     let mut busy = Client::connect(&app).await;
     busy.get("/healthz").await;
-    busy.send(&deduct_header(BODY.len())).await;
+    busy.deduct().await;
     sleep(100 * MS).await;
     for _ in 0..3 {
         Client::connect(&app).await.get("/healthz").await;
     }
-    busy.send(BODY).await;
+    rival.let_go().await;
     busy.answer_is_200().await;
 }

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::app::{Answer, TestApp, send};
+use crate::faults::until;
+use crate::support::app::{Answer, TestApp, send, try_send};
 use crate::support::rival::{Raw, Rival};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -221,4 +225,53 @@ async fn missed_deadline_is_an_unknown_outcome(#[values(Mysql, Postgres)] backen
         assert!(start.elapsed() < 4 * SLACK, "no retry succeeds");
     }
     assert_sold_one(&app).await;
+}
+
+/// Sends a batch of 1 MiB, except its last byte. Returns what is answered.
+pub(crate) async fn send_incomplete_batch(address: String) -> String {
+    let size = 1024 * 1024;
+    let header = format!(
+        "POST /stock/deduct/batch HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
+         Content-Length: {size}\r\n\r\n"
+    );
+    let mut request = header.into_bytes();
+    request.resize(request.len() + size - 1, b' ');
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    // A replica that refuses the body may close the connection before it has arrived.
+    let _ = stream.write_all(&request).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// 64 of these bodies use up the memory for large ones. Small ones do not need it.
+#[tokio::test]
+async fn large_bodies_that_do_not_end_are_bounded() {
+    let app = TestApp::with_flags(Sqlite, 1, &["--body-timeout-ms=60000"]).await;
+    app.set_level("a", 10).await;
+    let address = app.base(0).replace("http://", "");
+    let send_incomplete = |_| send_incomplete_batch(address.clone());
+    let mut bodies: JoinSet<_> = (0..80).map(send_incomplete).collect();
+    let refused = async {
+        while let Some(answer) = bodies.join_next().await {
+            // The answer of a connection that is closed early may be lost.
+            if answer.expect("no panic").contains(r#""code":"overloaded""#) {
+                return;
+            }
+        }
+        panic!("none is refused");
+    };
+    let refused = timeout(2 * SLACK, refused).await;
+    refused.expect("some are refused");
+    takes_one(&app, "single-sql").await;
+
+    bodies.shutdown().await;
+    let batch = " ".repeat(1_000_000) + r#"{"lines": [{"sku": "a"}]}"#;
+    until("large bodies are accepted", async || {
+        let request = app.request(0, Method::POST, "/stock/deduct/batch");
+        let request = request.header(CONTENT_TYPE, "application/json");
+        let answer = try_send(request.body(batch.clone())).await;
+        answer.is_ok_and(|answer| answer.status == 200)
+    })
+    .await;
 }

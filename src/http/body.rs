@@ -1,0 +1,142 @@
+//! Reads the body of a request within its bounds: its size, its time, and the memory of all bodies.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::{Api, ApiError};
+use crate::crowd::CROWDED_WAIT;
+use stocklock_core::stock::StockError;
+
+/// The memory of all large bodies together. A body of `MAX_BATCH_BODY_BYTES` fits at any value.
+const BUDGET: usize = 64 * 1024 * 1024;
+
+/// What each body may have without the budget. So large bodies that do not end delay only large ones.
+const FREE: usize = 16 * 1024;
+
+/// A body grows beyond [`FREE`] in steps of this size.
+const STEP: usize = 64 * 1024;
+
+/// The memory that is left for large bodies, in steps.
+#[derive(Debug)]
+pub(crate) struct BodyBudget(Arc<Semaphore>);
+
+impl Default for BodyBudget {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(BUDGET / STEP)))
+    }
+}
+
+/// A complete body. Its memory is counted until it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct ReadBody {
+    pub(super) bytes: Vec<u8>,
+    budget: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads a body of at most `max_bytes`.
+pub(super) async fn read(body: Body, max_bytes: u32, api: &Api) -> Result<ReadBody, ApiError> {
+    let limit = api.config.limits.body_timeout_ms;
+    let read = timeout(limit, collect(body, max_bytes as usize, api)).await;
+    read.unwrap_or_else(|_elapsed| Err(too_slow()))
+}
+
+async fn collect(mut body: Body, max_bytes: usize, api: &Api) -> Result<ReadBody, ApiError> {
+    let mut read = ReadBody::default();
+    loop {
+        let frame = match timeout(CROWDED_WAIT, body.frame()).await {
+            Ok(Some(frame)) => frame.map_err(|_| incomplete())?,
+            Ok(None) => return Ok(read),
+            Err(_elapsed) if api.crowd.is_crowded() => return Err(too_slow()),
+            Err(_elapsed) => continue,
+        };
+        // Trailers are ignored.
+        if let Ok(data) = frame.into_data() {
+            if read.bytes.len() + data.len() > max_bytes {
+                return Err(too_large(max_bytes));
+            }
+            read.push(&data, &api.bodies)?;
+        }
+    }
+}
+
+impl ReadBody {
+    /// Copies `data`: a chunk of the connection may keep much more memory than its bytes.
+    fn push(&mut self, data: &[u8], bodies: &BodyBudget) -> Result<(), ApiError> {
+        let needed = self.bytes.len() + data.len();
+        let steps = needed.saturating_sub(FREE).div_ceil(STEP);
+        let held = self.budget.as_ref();
+        let held = held.map_or(0, OwnedSemaphorePermit::num_permits);
+        if steps > held {
+            let more = u32::try_from(steps - held).expect("max_bytes fits");
+            let more = Arc::clone(&bodies.0).try_acquire_many_owned(more);
+            let more = more.map_err(|_| overloaded())?;
+            match &mut self.budget {
+                Some(budget) => budget.merge(more),
+                None => self.budget = Some(more),
+            }
+            let capacity = FREE + steps * STEP;
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+}
+
+fn incomplete() -> ApiError {
+    ApiError::new(
+        StatusCode::BAD_REQUEST,
+        "body-incomplete",
+        "the body ended early or has invalid framing",
+    )
+}
+
+fn too_slow() -> ApiError {
+    ApiError::new(
+        StatusCode::REQUEST_TIMEOUT,
+        "request-timeout",
+        "the body did not arrive in time",
+    )
+}
+
+fn too_large(max_bytes: usize) -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body-too-large",
+        format!("the body must have at most {max_bytes} bytes"),
+    )
+}
+
+fn overloaded() -> ApiError {
+    let what = "other large bodies are being received";
+    StockError::Overloaded { what }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_bodies_use_the_budget() {
+        let bodies = BodyBudget(Arc::new(Semaphore::new(3)));
+        let left = || bodies.0.available_permits();
+        let (mut small, mut large) = (ReadBody::default(), ReadBody::default());
+        small.push(&[0; FREE], &bodies).expect("it is small");
+        assert_eq!(left(), 3);
+        for steps_left in [2, 1] {
+            large.push(&[0; STEP], &bodies).expect("there is room");
+            assert_eq!(left(), steps_left);
+        }
+        assert_eq!(large.bytes.capacity(), FREE + 2 * STEP);
+        let refused = small.push(&[0; STEP + 1], &bodies).expect_err("too much");
+        assert_eq!(refused.code, "overloaded");
+        small.push(&[0; STEP], &bodies).expect("it fits");
+        assert_eq!(left(), 0);
+        drop(large);
+        assert_eq!(left(), 2);
+    }
+}
