@@ -240,6 +240,11 @@ fn nginx_agrees_with_the_limits_of_the_replicas() {
     });
     let bodies: Vec<_> = bodies.collect();
     assert_eq!(bodies, [limits.max_body_bytes, limits.max_batch_body_bytes]);
+    // nginx has 128 MiB, and keeps the bodies of batches in memory.
+    let batches = NGINX.split("limit_conn batches ").nth(1).expect("a limit");
+    let batches = batches.split(';').next().and_then(|text| text.parse().ok());
+    let batches: u32 = batches.expect("a number");
+    assert!(batches * limits.max_batch_body_bytes <= 64 * 1024 * 1024);
     assert_eq!(directive("proxy_next_upstream"), "off");
 }
 
