@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
-use crate::http::{Api, BodyBudget, HttpService};
+use crate::http::{Api, BodyBudget, HttpService, Readiness};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -107,6 +107,7 @@ impl Replica {
             races: None,
             crowd: Crowd::new(limits.max_connections),
             bodies: BodyBudget::default(),
+            readiness: Readiness::default(),
             shutdown: CancellationToken::new(),
         });
         Ok(Self { api, writes })

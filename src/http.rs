@@ -53,6 +53,7 @@ use error::ApiError;
 use extract::{BatchJson, NoFields, StrictJson, StrictQuery, objects, present, remark};
 use openapi::Document;
 pub use openapi::document;
+pub(crate) use probes::Readiness;
 use respond::OutageLog;
 
 /// The state of the handlers.
@@ -78,6 +79,8 @@ pub(crate) struct Api {
     pub(crate) crowd: Crowd,
     /// The memory for large bodies.
     pub(crate) bodies: BodyBudget,
+    /// The question of `/readyz` to the servers.
+    pub(crate) readiness: Readiness,
     /// Cancelled at shutdown; the replica is not ready then.
     pub(crate) shutdown: CancellationToken,
 }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::until;
 use crate::support::app::{Answer, TestApp, send, try_send};
+use crate::support::proxy::Mode;
 use crate::support::rival::{Raw, Rival};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -272,6 +273,21 @@ async fn large_bodies_that_do_not_end_are_bounded() {
         let request = request.header(CONTENT_TYPE, "application/json");
         let answer = try_send(request.body(batch.clone())).await;
         answer.is_ok_and(|answer| answer.status == 200)
+    })
+    .await;
+}
+
+/// With one connection for readiness, and 80 ms for a round trip, six questions end within the limit.
+#[tokio::test]
+async fn concurrent_probes_of_readiness_are_answered_together() {
+    let (proxy, app) = TestApp::proxied(Postgres, &[]).await;
+    // Opens the connection.
+    send(app.request(0, Method::GET, "/readyz")).await.ok();
+    proxy.set(Mode::Delay(Duration::from_millis(40))).await;
+    until("all probes are ready", async || {
+        let probes = (0..30).map(|_| send(app.request(0, Method::GET, "/readyz")));
+        let answers = join_all(probes).await;
+        answers.iter().all(|answer| answer.status == 200)
     })
     .await;
 }
