@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -26,9 +26,9 @@ impl HttpService {
     pub(crate) async fn answer(&self, request: Request) -> Response {
         let id = request_id(&request);
         let route = (request.method().clone(), request.uri().clone());
-        let handled = AssertUnwindSafe(self.routes.clone().oneshot(request)).catch_unwind();
+        let handled = AssertUnwindSafe(self.handle(request)).catch_unwind();
         let mut response = match handled.await {
-            Ok(Ok(response)) => response,
+            Ok(response) => response,
             Err(panic) => ApiError::panicked(&*panic).into_response(),
         };
         let of_lines = response.extensions_mut().remove::<LineErrors>();
@@ -48,6 +48,22 @@ impl HttpService {
         }
         response
     }
+
+    async fn handle(&self, request: Request) -> Response {
+        if !names_one_host(&request) {
+            let detail = "send one Host header";
+            let refused = ApiError::new(StatusCode::BAD_REQUEST, "bad-request", detail);
+            return refused.into_response();
+        }
+        let Ok(response) = self.routes.clone().oneshot(request).await;
+        response
+    }
+}
+
+/// Whether the request has exactly one `Host`, as HTTP/1.1 demands (RFC 9112, 3.2).
+fn names_one_host(request: &Request) -> bool {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    request.version() < Version::HTTP_11 || hosts == 1
 }
 
 /// The errors to log of a successful answer to a batch.

@@ -200,6 +200,23 @@ async fn request_that_is_not_http_is_refused_without_a_body() {
     }
 }
 
+/// HTTP/1.0 had no such header.
+#[rstest]
+#[case("HTTP/1.1\r\n", "400")]
+#[case("HTTP/1.1\r\nHost: one\r\nHost: two\r\n", "400")]
+#[case("HTTP/1.1\r\nHost:\r\n", "200")]
+#[case("HTTP/1.0\r\n", "200")]
+#[tokio::test]
+async fn request_without_one_host_is_refused(#[case] rest: &str, #[case] status: &str) {
+    let app = app(&[]).await;
+    let mut client = Client::connect(&app).await;
+    let request = format!("GET /healthz {rest}\r\n");
+    client.send(request.as_bytes()).await;
+    let (header, body) = client.answer().await;
+    assert_eq!(header.split(' ').nth(1), Some(status), "{header}");
+    assert_eq!(body.contains("bad-request"), status == "400", "{body}");
+}
+
 #[rstest]
 #[case("/healthz")]
 #[case("/readyz")] // Waits for the database, so the connection's task runs more than once.
