@@ -12,7 +12,6 @@ use stocklock::config::Mode;
 use stocklock_testkit::process::Process as Program;
 
 use crate::commands::{PASSWORD, assert_one_line_error};
-use crate::faults::until;
 use crate::support::app::send;
 use crate::support::process::{Process, this_build};
 
@@ -152,10 +151,8 @@ async fn empty_variable_counts_as_not_set() {
     let strategies = send(serve.request(Method::GET, "/strategies")).await;
     let listed = strategies.ok().to_string();
     assert!(listed.contains("set REDIS_URL"), "{listed}");
-    until("lines of level info are logged", async || {
-        serve.stderr().contains("listening")
-    })
-    .await;
+    let log = serve.log().await;
+    assert!(log.contains("INFO"), "{log}");
 }
 
 #[rstest]

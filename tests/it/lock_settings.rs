@@ -138,7 +138,7 @@ async fn messages_name_the_variable_of_the_locks() {
     let refused = deduct(&lab, "").await;
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     assert!(refused.detail.contains("LOCK_REDIS_URL"), "{refused:?}");
-    let log = lab.stderr();
+    let log = lab.log().await;
     assert!(
         has_warning(&log, &["Redis, which LOCK_REDIS_URL names"]),
         "{log}"
@@ -158,7 +158,7 @@ async fn password_of_redis_is_never_printed() {
     let refused = deduct(&lab, "?strategy=redis-lock").await;
     assert_eq!(refused.status, 503, "{refused:?}");
     assert!(!format!("{refused:?}").contains(PASSWORD), "{refused:?}");
-    let log = lab.stderr();
+    let log = lab.log().await;
     assert!(log.contains("Redis"), "{log}");
     assert!(!log.contains(PASSWORD), "{log}");
 
@@ -173,16 +173,16 @@ async fn lease_shorter_than_the_request_deadline_is_warned_about() {
     let url = ("REDIS_URL", &*redis.url);
     for (lease, expected) in [("4999", true), ("5000", false)] {
         let serve = Process::serving(&["serve"], &[url, ("LOCK_LEASE_MS", lease)]).await;
-        let log = serve.stderr();
+        let log = serve.log().await;
         let warned = has_warning(&log, &["LOCK_LEASE_MS", "REQUEST_DEADLINE_MS"]);
         assert_eq!(warned, expected, "{log}");
     }
     let sql_lock = [("STRATEGY", "sql-lock"), ("LOCK_LEASE_MS", "4999")];
-    let log = Process::serving(&["serve"], &sql_lock).await.stderr();
+    let log = Process::serving(&["serve"], &sql_lock).await.log().await;
     assert!(has_warning(&log, &["LOCK_LEASE_MS"]), "{log}");
     // Without a server for locks there is no lease, unless the locks are in the database.
     let serve = Process::serving(&["serve"], &[("LOCK_LEASE_MS", "1000")]).await;
-    let log = serve.stderr();
+    let log = serve.log().await;
     assert!(!log.contains("LOCK_LEASE_MS"), "{log}");
 }
 
@@ -195,7 +195,7 @@ async fn redis_that_may_evict_locks_is_warned_about(#[case] policy: &str, #[case
     let settings = ["--maxmemory", "64mb", "--maxmemory-policy", policy];
     let redis = PrivateServer::redis(&settings).await;
     let serve = Process::serving(&["serve"], &[("REDIS_URL", redis.url())]).await;
-    let log = serve.stderr();
+    let log = serve.log().await;
     let warned = has_warning(&log, &["maxmemory-policy", policy]);
     assert_eq!(warned, expected, "{log}");
 }
@@ -217,7 +217,7 @@ async fn unsafe_redis_masters_are_warned_about() {
     let lab = Process::serving(&["lab"], &variables).await;
     let sold = deduct(&lab, "").await;
     assert_eq!(sold.ok()["strategy"], "redlock");
-    let log = lab.stderr();
+    let log = lab.log().await;
     let [_, evicting, away] = masters.each_ref().map(PrivateServer::address);
     for words in [
         ["REDLOCK_URLS", &evicting, "maxmemory-policy"],
@@ -249,7 +249,7 @@ async fn master_of_a_cluster_that_is_away_is_warned_about(
     away.stop().await;
     let url = cluster.url();
     let variables = [("REDIS_URL", &*counters.url), ("LOCK_REDIS_URL", &*url)];
-    let log = Process::serving(&["serve"], &variables).await.stderr();
+    let log = Process::serving(&["serve"], &variables).await.log().await;
     let warns = has_warning(&log, &["maxmemory-policy", expected]);
     away.resume();
     assert!(warns, "{log}");
@@ -291,7 +291,7 @@ async fn replica_starts_without_its_lock_server_and_serves_later(
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     let ready = serve.request(Method::GET, "/readyz").send().await;
     assert_eq!(ready.expect("it answers").status(), 503);
-    let log = serve.stderr();
+    let log = serve.log().await;
     assert!(has_warning(&log, &[warning]), "{log}");
 
     server.restart().await;
@@ -317,7 +317,7 @@ async fn zookeeper_locks_admit_only_replicas_with_the_password() {
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     let ready = outside.request(Method::GET, "/readyz").send().await;
     assert_eq!(ready.expect("it answers").status(), 503);
-    let log = outside.stderr();
+    let log = outside.log().await;
     assert!(
         has_warning(&log, &["ZOOKEEPER_CONNECT", "(NoAuth)"]),
         "{log}"

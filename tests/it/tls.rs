@@ -84,7 +84,7 @@ async fn redis_with_tls_is_verified() {
         let path = format!("/stock/deduct?sku=a&strategy={strategy}");
         send(trusting.request(Method::POST, &path)).await.ok();
     }
-    let log = trusting.stderr();
+    let log = trusting.log().await;
     assert!(!log.contains("does not answer"), "{log}");
 
     let stranger = Certificates::create();

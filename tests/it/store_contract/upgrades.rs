@@ -41,7 +41,7 @@ async fn schema_of_a_newer_release_is_accepted(
 
     let variables = [("DATABASE_URL", fixture.url.as_str())];
     let serve = Process::serving(&["serve"], &variables).await;
-    let log = serve.stderr();
+    let log = serve.log().await;
     assert!(log.contains("WARN") && log.contains("migration 3"), "{log}");
     serve.set_level("a", 5).await;
     let sale = serve.request(Method::POST, "/stock/deduct?sku=a");

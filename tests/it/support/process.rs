@@ -5,12 +5,14 @@ use std::process::Stdio;
 
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
+use stocklock_testkit::eventually;
 use stocklock_testkit::ports::free_port;
 pub(crate) use stocklock_testkit::process::Ended;
 use stocklock_testkit::process::Process as Child;
 use stocklock_testkit::run::variable;
 
 use super::app::counted;
+use crate::faults::SOON;
 
 /// A running `stocklock` with an empty working directory and environment.
 pub(crate) struct Process {
@@ -133,6 +135,14 @@ impl Process {
             answer.is_ok_and(|answer| answer.status() == 200)
         };
         self.child.wait_until(answers).await;
+    }
+
+    /// Its log, at least up to the line that says that it listens. A thread writes the log, so lines may come
+    /// after an answer.
+    pub(crate) async fn log(&self) -> String {
+        let is_listening = async || self.stderr().contains("listening");
+        eventually("it logs that it listens", SOON, is_listening).await;
+        self.stderr()
     }
 
     /// `host:port`.
