@@ -21,5 +21,6 @@ mod merged;
 mod migrations;
 pub(crate) mod open_operations;
 mod requirements;
+mod server_errors;
 mod servers;
 mod upgrades;

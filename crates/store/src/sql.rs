@@ -41,7 +41,7 @@ mod statements;
 pub use checkpoints::Checkpoints;
 use checkpoints::Rounds;
 use dialect::Dialect;
-use errors::unavailable;
+use errors::{is_stale, unavailable};
 use mysql::MySqlServer;
 pub use operations::OperationQueries;
 use pool::{Pool, ServerHealth};
@@ -141,6 +141,18 @@ impl<D: Dialect> SqlStore<D> {
     async fn write<T>(&self, writing: impl Future<Output = Result<T>> + Send) -> Result<T> {
         let written = self.health.bounded(WRITE, writing).await;
         written.unwrap_or_else(|silence| Err(StoreError::outcome_unknown(silence)))
+    }
+}
+
+/// Repeats a read if what its connection had prepared was out of date. By then, the connections that were
+/// open are replaced. The callers of writes repeat those.
+async fn repeated_if_stale<T, F>(read: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    match read().await {
+        Err(error) if is_stale(&error) => read().await,
+        answer => answer,
     }
 }
 

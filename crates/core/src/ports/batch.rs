@@ -25,7 +25,8 @@ pub type BatchAnswer = Result<AttemptOutcome, StoreError>;
 const CONFLICTS: u32 = 2;
 
 /// After this many waits for keys in other transactions, or one wait for the level, the rest of a batch
-/// is not made alone: each wait takes the whole wait limit.
+/// is not made alone: each wait takes the whole wait limit. An unknown error counts as a wait: it may be
+/// of the server and not of the row.
 const WAITS: u32 = 2;
 
 /// How often the ledger may refuse a batch before each deduction is made alone.
@@ -131,12 +132,12 @@ pub async fn deduct_batch<S: BatchStore>(
         let answer = store.alone(deduction).await;
         waits += match answer {
             Err(StoreError::LockWait(_)) => WAITS,
-            Err(StoreError::KeyInFlight(_)) => 1,
+            Err(StoreError::KeyInFlight(_) | StoreError::Unexpected(_)) => 1,
             _ => 0,
         };
         answers.push(answer);
         if waits >= WAITS {
-            // Each of the others might wait as long. They were not attempted.
+            // Each of the others might end like that. They were not attempted.
             break;
         }
     }

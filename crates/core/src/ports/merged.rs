@@ -30,6 +30,7 @@ pub async fn deduct_merged<S: BatchStore>(
             | StoreError::TooSlow(_)
             | StoreError::KeyInFlight(_)
             | StoreError::Exhausted
+            | StoreError::Unexpected(_)
             | StoreError::Bug(_)),
         ) => {
             log(&error);

@@ -44,6 +44,9 @@ pub enum StoreError {
     /// The server does not answer, or refuses to work.
     #[error("the database is not available")]
     Unavailable(#[source] DriverError),
+    /// The database answered with an error that the store does not know. It may be of one row.
+    #[error("the database answered with an unknown error")]
+    Unexpected(#[source] DriverError),
     /// The connection was lost while a commit was in flight: it has happened, or may still happen
     /// until the attempt expires.
     #[error("the connection was lost during the commit")]
@@ -82,6 +85,7 @@ impl StoreError {
             Self::Exhausted => Self::Exhausted,
             Self::Queued => Self::Queued,
             Self::Unavailable(source) => Self::Unavailable(share(source)),
+            Self::Unexpected(source) => Self::Unexpected(share(source)),
             Self::OutcomeUnknown(source, expiry) => Self::OutcomeUnknown(share(source), *expiry),
             Self::Bug(source) => Self::Bug(share(source)),
         }
@@ -123,7 +127,7 @@ impl From<StoreError> for StockError {
                     source: Some(source),
                 }
             }
-            StoreError::Aborted(_) => Self::Unavailable {
+            StoreError::Aborted(_) | StoreError::Unexpected(_) => Self::Unavailable {
                 what: DATABASE,
                 source: Some(error.into()),
             },

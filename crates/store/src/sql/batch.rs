@@ -222,7 +222,9 @@ impl<D: Dialect> SqlStore<D> {
             Ok(Written::Refused) => BatchAttempt::Conflict,
             Ok(Written::Duplicate) => BatchAttempt::Duplicate,
             // The database may refuse a row of one deduction, for example by a constraint of the operator.
-            Err(StoreError::KeyInFlight(_) | StoreError::Bug(_)) => BatchAttempt::Alone,
+            Err(StoreError::KeyInFlight(_) | StoreError::Unexpected(_) | StoreError::Bug(_)) => {
+                BatchAttempt::Alone
+            }
             Err(StoreError::LockWait(error)) => {
                 if self.has_key_in_flight(&plan).await? {
                     BatchAttempt::Alone

@@ -104,7 +104,7 @@ impl<T> AnyRow for T where
 const KEPT_LEVELS: usize = 4;
 
 /// The text of a statement.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Statement {
     pub(crate) text: SqlStr,
     /// Whether the server keeps the prepared statement for the next call.

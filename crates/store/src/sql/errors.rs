@@ -4,6 +4,7 @@
 //! to undo the transaction means that nothing was. A statement that commits as it ends has an unknown
 //! outcome once its answer is missing. The databases' error codes are in `code`.
 
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 use stocklock_core::ports::DriverError;
 
@@ -24,12 +25,20 @@ pub(super) enum Verdict {
     TooSlow,
     /// The connection is gone. In COMMIT the outcome is unknown; before COMMIT, run it again.
     ConnectionLost,
-    /// The server is away, is starting, or refuses to write.
+    /// What the connection has prepared is gone or out of date, for example because a column has another
+    /// type now. Nothing was executed: run it again on a new connection.
+    Stale,
+    /// The server is away, is starting, or refuses to write. A new connection may reach another one.
     Unavailable,
+    /// The server has no more disk, memory, statements or locks, or the account has reached a limit. A new
+    /// connection would need more of it.
+    Full,
     /// A unique index has the row already: look it up, then replay.
     Duplicate,
-    /// Anything else: a defect.
+    /// A statement or a value is wrong, or a rule of the operator refuses the row: a defect.
     Bug,
+    /// Any other error of the database: the connection is not used again.
+    Unknown,
 }
 
 /// What `error` calls for.
@@ -68,6 +77,21 @@ pub(super) fn unavailable(error: impl Into<DriverError>) -> StoreError {
     StoreError::Unavailable(error.into())
 }
 
+/// Whether what a connection had prepared was gone or out of date. Nothing was executed.
+pub(super) fn is_stale(error: &StoreError) -> bool {
+    let StoreError::ConnectionLost(source) = error else {
+        return false;
+    };
+    let source = source.downcast_ref::<sqlx::Error>();
+    source.is_some_and(|error| classify(error) == Verdict::Stale)
+}
+
+/// The error with its code, which PostgreSQL's text does not have.
+fn with_code(error: &sqlx::Error) -> String {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    format!("{error} (code {})", code.unwrap_or_default())
+}
+
 /// Maps an error from before COMMIT, if the statement can neither find a duplicate nor violate a
 /// CHECK. Nothing was changed.
 pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
@@ -77,9 +101,10 @@ pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
         Verdict::RetryTransaction => StoreError::Aborted(source),
         Verdict::RollBackThenRetry => StoreError::LockWait(source),
         Verdict::TooSlow => StoreError::TooSlow(source),
-        Verdict::ConnectionLost => StoreError::ConnectionLost(source),
-        Verdict::Unavailable => unavailable(source),
+        Verdict::ConnectionLost | Verdict::Stale => StoreError::ConnectionLost(source),
+        Verdict::Unavailable | Verdict::Full => unavailable(source),
         Verdict::Duplicate | Verdict::Bug => StoreError::Bug(source),
+        Verdict::Unknown => StoreError::Unexpected(with_code(&source).into()),
     }
 }
 

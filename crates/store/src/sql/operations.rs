@@ -11,7 +11,7 @@ use super::ledger_row::LedgerRow;
 use super::reads::movements;
 use super::rows::rows;
 use super::statements::{OF_CALLER_REFERENCE, Words};
-use super::{SqlStore, WRITE};
+use super::{SqlStore, WRITE, repeated_if_stale};
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Movement, OperationFilter, OperationStatus};
 
@@ -47,7 +47,7 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
         }
         // Without a question to the server, if it would only confirm it.
         let found = match deadline.filter(|deadline| *deadline < now()) {
-            Some(deadline) => self.final_operations(of, deadline).await?,
+            Some(deadline) => repeated_if_stale(|| self.final_operations(of, deadline)).await?,
             None => None,
         };
         Ok(match found {

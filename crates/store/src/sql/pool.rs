@@ -10,10 +10,12 @@
 //! when it comes back:
 //! - every request answered, no transaction open: it is reused;
 //! - every request answered, a transaction open: it is rolled back, then reused;
-//! - a request not answered, or the server has ended the session: it is closed.
+//! - a request not answered, the server has ended the session, or an error that the table of errors
+//!   does not have: it is closed.
 //!
 //! If the server refuses a write, for example after a failover, the connections that were open then
-//! are closed, so that the next requests reach the server that accepts writes now.
+//! are closed, so that the next requests reach the server that accepts writes now. The same if a
+//! statement that a connection has prepared is out of date.
 //!
 //! Requests wait for a connection in a fair queue: see [`queue`].
 

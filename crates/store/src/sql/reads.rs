@@ -11,7 +11,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
-use super::{LedgerQueries, READ, SqlStore, Store, audit};
+use super::{LedgerQueries, READ, SqlStore, Store, audit, repeated_if_stale};
 use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
@@ -29,12 +29,15 @@ impl<D: Dialect> SqlStore<D> {
         statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
     ) -> Result<Vec<T>> {
-        self.read(READ, async {
-            let mut connection = pool.acquire().await?;
-            let found = connection.fetch(statement, values).await;
-            found.map_err(before_commit)
-        })
-        .await
+        let statement: Statement = statement.into();
+        let read = || {
+            self.read(READ, async {
+                let mut connection = pool.acquire().await?;
+                let found = connection.fetch(statement.clone(), values).await;
+                found.map_err(before_commit)
+            })
+        };
+        repeated_if_stale(read).await
     }
 
     /// The movements that a statement selects.
@@ -131,18 +134,20 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
     }
 
     async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage> {
-        self.ledger_page(filter).await
+        repeated_if_stale(|| self.ledger_page(filter)).await
     }
 
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>> {
         let pool = self.ledger_readers.for_sku(sku);
-        self.read(audit::STATEMENTS, async {
-            let mut tx = pool.begin(D::WORDS.begin_snapshot).await?;
-            let audits = audit::audit(&mut tx, sku).await?;
-            tx.roll_back().await;
-            Ok(audits)
-        })
-        .await
+        let read = || {
+            self.read(audit::STATEMENTS, async {
+                let mut tx = pool.begin(D::WORDS.begin_snapshot).await?;
+                let audits = audit::audit(&mut tx, sku).await?;
+                tx.roll_back().await;
+                Ok(audits)
+            })
+        };
+        repeated_if_stale(read).await
     }
 
     fn backend(&self) -> &'static str {

@@ -1,13 +1,20 @@
-//! Tests of the division of a large batch, with a store that refuses one row.
+//! Tests of the division of a large batch, with a store that refuses rows.
 
 use std::sync::Mutex;
 
 use super::*;
 
-/// Refuses each batch with this operation.
+/// Refuses each batch with one of these operations.
 struct Refusing {
-    operation: OperationId,
+    operations: Vec<OperationId>,
+    error: fn() -> StoreError,
     alone: Mutex<Vec<OperationId>>,
+}
+
+impl Refusing {
+    fn refuses(&self, deduction: &Deduction) -> bool {
+        self.operations.contains(&deduction.operation)
+    }
 }
 
 fn sold() -> AttemptOutcome {
@@ -20,7 +27,7 @@ impl BatchStore for Refusing {
         batch: &[Deduction],
         _: BatchGuard,
     ) -> Result<BatchAttempt, StoreError> {
-        let is_refused = batch.iter().any(|one| one.operation == self.operation);
+        let is_refused = batch.iter().any(|one| self.refuses(one));
         Ok(if is_refused {
             BatchAttempt::Alone
         } else {
@@ -30,8 +37,8 @@ impl BatchStore for Refusing {
 
     async fn alone(&self, deduction: &Deduction) -> BatchAnswer {
         self.alone.lock().unwrap().push(deduction.operation);
-        if deduction.operation == self.operation {
-            return Err(StoreError::Bug("a refused row".into()));
+        if self.refuses(deduction) {
+            return Err((self.error)());
         }
         Ok(sold())
     }
@@ -52,7 +59,8 @@ impl BatchStore for Refusing {
 async fn refused_row_lets_few_of_a_large_batch_be_made_alone() {
     let batch: Vec<_> = (0..1_000).map(|_| Deduction::sample("a")).collect();
     let store = Refusing {
-        operation: batch[300].operation,
+        operations: vec![batch[300].operation],
+        error: || StoreError::Bug("a refused row".into()),
         alone: Mutex::default(),
     };
 
@@ -63,4 +71,24 @@ async fn refused_row_lets_few_of_a_large_batch_be_made_alone() {
     let alone = store.alone.into_inner().unwrap();
     let part: Vec<_> = batch[256..512].iter().map(|one| one.operation).collect();
     assert_eq!(alone, part);
+}
+
+/// If the error is not of the row but of the server, each of the others would get it.
+#[tokio::test]
+async fn unknown_errors_end_the_attempts_alone() {
+    let batch: Vec<_> = (0..100).map(|_| Deduction::sample("a")).collect();
+    let store = Refusing {
+        operations: batch.iter().map(|one| one.operation).collect(),
+        error: || StoreError::Unexpected("a new error".into()),
+        alone: Mutex::default(),
+    };
+
+    let answers = deduct_batch(&store, &batch, false).await;
+
+    let (attempted, others) = answers.split_at(2);
+    let is_unexpected = |answer: &BatchAnswer| matches!(answer, Err(StoreError::Unexpected(_)));
+    assert!(attempted.iter().all(is_unexpected), "{attempted:?}");
+    let is_conflict = |answer: &BatchAnswer| matches!(answer, Ok(AttemptOutcome::Conflict));
+    assert!(others.iter().all(is_conflict), "{others:?}");
+    assert_eq!(store.alone.into_inner().unwrap().len(), 2);
 }

@@ -59,8 +59,9 @@ impl Code {
             Self::Postgres(sqlstate) => !["08", "57P0", "58", "XX"]
                 .iter()
                 .any(|class| sqlstate.is_empty() || sqlstate.starts_with(class)),
-            // Not: COMMIT failed; the server interrupted the procedure, at any point.
-            Self::Mysql(1180 | 1317 | 1969) => false,
+            // Not: COMMIT failed; the server interrupted the procedure, or had no memory left, at any
+            // point. The procedure answers after its COMMIT.
+            Self::Mysql(1180 | 1317 | 1969 | 5 | 1037 | 1041 | 1998) => false,
             Self::Mysql(_) | Self::Sqlite(_) => self.verdict() != Verdict::ConnectionLost,
         }
     }
@@ -69,21 +70,32 @@ impl Code {
 fn mysql_verdict(number: u16) -> Verdict {
     match number {
         // Deadlock; row changed since it was read (MariaDB); query interrupted; table changed since
-        // the snapshot or since the statement was prepared.
-        1213 | 1020 | 1317 | 1412 | 1615 => Verdict::RetryTransaction,
-        // Lock wait time-out.
-        1205 => Verdict::RollBackThenRetry,
+        // the snapshot or since the statement was prepared; wait ended by a data definition.
+        1213 | 1020 | 1317 | 1412 | 1615 | 1689 => Verdict::RetryTransaction,
+        // Lock wait time-out; row locked (NOWAIT of MySQL).
+        1205 | 3572 => Verdict::RollBackThenRetry,
         // Statement time-outs of MariaDB and MySQL.
         1969 | 3024 => Verdict::TooSlow,
-        // Shutdown in progress; network errors; connection killed; disconnected as idle.
-        1053 | 1077..=1079 | 1152..=1161 | 1184 | 1927 | 4031 => Verdict::ConnectionLost,
-        // Too many connections; Galera node not ready; read-only; disk or table full; out of
-        // resources.
-        1040 | 1041 | 1047 | 1203 | 1290 | 1792 | 1836 | 1021 | 1037 | 1038 | 1114 => {
-            Verdict::Unavailable
-        }
+        // Shutdown in progress; network errors; connection killed (MariaDB, MySQL); disconnected as idle.
+        1053 | 1077..=1079 | 1152..=1161 | 1184 | 1927 | 3169 | 4031 => Verdict::ConnectionLost,
+        // Unknown prepared statement.
+        1243 => Verdict::Stale,
+        // Galera node not ready; read-only; offline.
+        1047 | 1290 | 1792 | 1836 | 1874 | 3032 => Verdict::Unavailable,
+        // Disk or table full; a cache of the binary log.
+        1021 | 1114 | 1197 | 1705
+        // Out of memory, threads, locks, transactions.
+        | 5 | 1037 | 1038 | 1041 | 1135 | 1206 | 1637 | 1998
+        // Limits of connections, of an account, of prepared statements.
+        | 1040 | 1203 | 1226 | 1461 => Verdict::Full,
         1062 | 1586 => Verdict::Duplicate,
-        _ => Verdict::Bug,
+        // Wrong statement: syntax, number of columns or arguments, unknown column, table or routine.
+        1054 | 1064 | 1136 | 1146 | 1222 | 1305 | 1318
+        // Wrong value: NULL, missing, out of range, truncated, of another type or collation.
+        | 1048 | 1264 | 1265 | 1267 | 1292 | 1364 | 1366 | 1406 | 1690
+        // Foreign key, SIGNAL, CHECK of MySQL and of MariaDB.
+        | 1216 | 1217 | 1451 | 1452 | 1644 | 3819 | 4025 => Verdict::Bug,
+        _ => Verdict::Unknown,
     }
 }
 
@@ -95,14 +107,27 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
         "55P03" => Verdict::RollBackThenRetry,
         // Statement time-out, or cancelled by an administrator.
         "57014" => Verdict::TooSlow,
-        // Shut down by an administrator, by a crash, as idle in a transaction, as idle, as too long
-        // in a transaction.
-        "57P01" | "57P02" | "25P03" | "57P05" | "25P04" => Verdict::ConnectionLost,
-        // Starting up; read-only; out of connections, disk, memory.
-        "57P03" | "25006" | "53000" | "53100" | "53200" | "53300" => Verdict::Unavailable,
+        // Shut down by an administrator, by a crash; database dropped; ended as idle in a transaction,
+        // as idle, as too long in a transaction.
+        "57P01" | "57P02" | "57P04" | "25P03" | "57P05" | "25P04" => Verdict::ConnectionLost,
+        // A prepared statement returns other types than before, is unknown, or is another one's: only a
+        // pooler causes the last two.
+        "0A000" | "26000" | "42P05" => Verdict::Stale,
+        // Starting up; read-only.
+        "57P03" | "25006" => Verdict::Unavailable,
         "23505" => Verdict::Duplicate,
-        class_08 if class_08.starts_with("08") => Verdict::ConnectionLost,
-        _ => Verdict::Bug,
+        // Permission denied: the operator has taken it away.
+        "42501" => Verdict::Unknown,
+        // A statement in a transaction that has failed.
+        "25P02" => Verdict::Bug,
+        _ => match sqlstate.get(..2) {
+            Some("08") => Verdict::ConnectionLost,
+            // Out of disk, memory, connections, or at a configured limit.
+            Some("53") => Verdict::Full,
+            // Wrong number of rows, wrong value, constraint, wrong statement, view, RAISE of a trigger.
+            Some("21" | "22" | "23" | "42" | "44" | "P0") => Verdict::Bug,
+            _ => Verdict::Unknown,
+        },
     }
 }
 
@@ -113,13 +138,21 @@ fn sqlite_verdict(extended: i32) -> Verdict {
         // SQLITE_CONSTRAINT_PRIMARYKEY, _UNIQUE.
         1555 | 2067 => Verdict::Duplicate,
         _ => match extended & 0xff {
-            // SQLITE_BUSY, SQLITE_LOCKED.
-            5 | 6 => Verdict::RollBackThenRetry,
-            // SQLITE_READONLY, SQLITE_FULL, SQLITE_CANTOPEN.
-            8 | 13 | 14 => Verdict::Unavailable,
+            // SQLITE_ABORT: rolled back; SQLITE_SCHEMA.
+            4 | 17 => Verdict::RetryTransaction,
+            // SQLITE_BUSY, SQLITE_LOCKED, SQLITE_PROTOCOL: many open the log at once.
+            5 | 6 | 15 => Verdict::RollBackThenRetry,
+            // SQLITE_INTERRUPT.
+            9 => Verdict::TooSlow,
+            // SQLITE_PERM, SQLITE_READONLY, SQLITE_FULL, SQLITE_CANTOPEN.
+            3 | 8 | 13 | 14 => Verdict::Unavailable,
+            // SQLITE_NOMEM.
+            7 => Verdict::Full,
             // SQLITE_IOERR: in COMMIT, what reached the disk is unknown.
             10 => Verdict::ConnectionLost,
-            _ => Verdict::Bug,
+            // SQLITE_ERROR, _TOOBIG, _CONSTRAINT, _MISMATCH, _MISUSE, _RANGE.
+            1 | 18..=21 | 25 => Verdict::Bug,
+            _ => Verdict::Unknown,
         },
     }
 }
@@ -127,7 +160,8 @@ fn sqlite_verdict(extended: i32) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::Verdict::{
-        Bug, ConnectionLost, Duplicate, RetryTransaction, RollBackThenRetry, TooSlow, Unavailable,
+        Bug, ConnectionLost, Duplicate, Full, RetryTransaction, RollBackThenRetry, Stale, TooSlow,
+        Unavailable, Unknown,
     };
     use super::*;
 
@@ -147,35 +181,51 @@ mod tests {
     #[test]
     fn each_code_has_its_verdict_before_and_in_commit() {
         let verdicts = [
-            (RetryTransaction, mysql(&[1213, 1020, 1317, 1412, 1615])),
-            (RollBackThenRetry, mysql(&[1205])),
+            (
+                RetryTransaction,
+                mysql(&[1213, 1020, 1317, 1412, 1615, 1689]),
+            ),
+            (RollBackThenRetry, mysql(&[1205, 3572])),
             (TooSlow, mysql(&[1969, 3024])),
-            (ConnectionLost, mysql(&[1053, 1927])),
-            (Unavailable, mysql(&[1021, 1040, 1047, 1114, 1290])),
-            (Duplicate, mysql(&[1062])),
-            (Bug, mysql(&[1026, 1064, 1180, 3819, 4025])),
+            (ConnectionLost, mysql(&[1053, 1927, 3169, 4031])),
+            (Stale, mysql(&[1243])),
+            (Unavailable, mysql(&[1047, 1290, 1792, 1836, 1874, 3032])),
+            (Full, mysql(&[1021, 1114, 1197, 1705])),
+            (Full, mysql(&[5, 1037, 1038, 1041, 1135, 1206, 1637, 1998])),
+            (Full, mysql(&[1040, 1203, 1226, 1461])),
+            (Duplicate, mysql(&[1062, 1586])),
+            (Bug, mysql(&[1054, 1064, 1146, 1305, 1318])),
+            (Bug, mysql(&[1048, 1264, 1364, 1366, 1406, 1690])),
+            (Bug, mysql(&[1452, 1644, 3819, 4025])),
+            (Unknown, mysql(&[1026, 1030, 1105, 1142, 1180, 1194])),
             (RetryTransaction, postgres(&["40001", "40P01"])),
             (RollBackThenRetry, postgres(&["55P03"])),
             (TooSlow, postgres(&["57014"])),
+            (ConnectionLost, postgres(&["57P01", "57P02", "57P04"])),
             (
                 ConnectionLost,
-                postgres(&["57P01", "57P02", "08006", "25P03", "25P04"]),
+                postgres(&["57P05", "08006", "25P03", "25P04"]),
             ),
+            (Stale, postgres(&["0A000", "26000", "42P05"])),
+            (Unavailable, postgres(&["57P03", "25006"])),
             (
-                Unavailable,
-                postgres(&["57P03", "53100", "53200", "53300", "25006"]),
+                Full,
+                postgres(&["53000", "53100", "53200", "53300", "53400"]),
             ),
             (Duplicate, postgres(&["23505"])),
-            (
-                Bug,
-                postgres(&["23514", "25P02", "42601", "42P01", "58030", "XX000", ""]),
-            ),
-            (RetryTransaction, sqlite(&[517])),
-            (RollBackThenRetry, sqlite(&[5, 261, 6])),
+            (Bug, postgres(&["21000", "22012", "23502", "23514"])),
+            (Bug, postgres(&["25P02", "42601", "42P01", "P0001"])),
+            (Unknown, postgres(&["34000", "42501", "54001", "55000"])),
+            (Unknown, postgres(&["58030", "XX000", "XX001", "ZZ001", ""])),
+            (RetryTransaction, sqlite(&[517, 4, 516, 17])),
+            (RollBackThenRetry, sqlite(&[5, 261, 6, 15])),
+            (TooSlow, sqlite(&[9])),
             (ConnectionLost, sqlite(&[778])),
-            (Unavailable, sqlite(&[13, 8, 14, 1032])),
+            (Unavailable, sqlite(&[13, 3, 8, 14, 1032])),
+            (Full, sqlite(&[7])),
             (Duplicate, sqlite(&[1555, 2067])),
-            (Bug, sqlite(&[275, 1])),
+            (Bug, sqlite(&[1, 18, 275, 1811, 20, 21, 25])),
+            (Unknown, sqlite(&[11, 26, 0])),
         ];
         let undo_a_commit = [
             mysql(&[1213]),
@@ -183,8 +233,10 @@ mod tests {
             sqlite(&[5, 261, 517, 13]),
         ];
         let may_follow_the_commit = [
-            mysql(&[1053, 1927, 1180, 1317, 1969]),
-            postgres(&["08006", "57P01", "57P02", "57P03", "58030", "XX000", ""]),
+            mysql(&[1053, 1927, 3169, 4031, 1180, 1317, 1969]),
+            mysql(&[5, 1037, 1041, 1998]),
+            postgres(&["08006", "57P01", "57P02", "57P03", "57P04", "57P05"]),
+            postgres(&["58030", "XX000", "XX001", ""]),
             sqlite(&[778]),
         ];
         for (verdict, codes) in verdicts {

@@ -27,6 +27,7 @@ pub(in crate::sql) fn is_transient_on_server(error: &MigrateError) -> bool {
                 | Verdict::RollBackThenRetry
                 | Verdict::ConnectionLost
                 | Verdict::Unavailable
+                | Verdict::Full
         ),
         _ => false,
     })

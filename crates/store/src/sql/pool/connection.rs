@@ -31,6 +31,8 @@ pub(crate) struct PooledConnection<S: Server> {
     health: Arc<ServerHealth>,
     /// A request was sent and not answered in full.
     unanswered: bool,
+    /// The session has ended, or its state is not known.
+    is_spent: bool,
     in_transaction: bool,
 }
 
@@ -44,6 +46,7 @@ impl<S: Server> PooledConnection<S> {
             connection: Some((permit, connection)),
             health,
             unanswered: false,
+            is_spent: false,
             in_transaction: false,
         }
     }
@@ -66,14 +69,18 @@ impl<S: Server> PooledConnection<S> {
     /// Records whether the connection can be used again, and whether the server refused to write. The
     /// connection cannot be used again after an error that is not the database's own: it is broken,
     /// or an answer on it is half read. It cannot either after the database's last message on it, for
-    /// example that an administrator ended the session.
+    /// example that an administrator ended the session, nor after an error that is not in the table.
     pub(crate) fn received<T>(&mut self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
         self.unanswered = !matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
-        match answer.as_ref().err().map(classify) {
-            Some(Verdict::ConnectionLost) => {
-                self.unanswered = true;
-                self.health.record_failure();
-            }
+        let verdict = answer.as_ref().err().map(classify);
+        self.is_spent |= matches!(
+            verdict,
+            Some(Verdict::ConnectionLost | Verdict::Stale | Verdict::Unknown)
+        );
+        match verdict {
+            Some(Verdict::ConnectionLost) => self.health.record_failure(),
+            // The others that are open have prepared the same.
+            Some(Verdict::Stale) => self.health.record_refusal(),
             Some(Verdict::Unavailable) if !self.unanswered => self.health.record_refusal(),
             _ => {}
         }
@@ -141,16 +148,17 @@ impl<S: Server> Drop for PooledConnection<S> {
         };
         let age = Object::metrics(&connection).age();
         let is_outdated = self.health.is_outdated(age);
-        if !self.unanswered && !self.in_transaction && !is_outdated {
+        let is_usable = !self.unanswered && !self.is_spent;
+        if is_usable && !self.in_transaction && !is_outdated {
             self.health.record_success();
             return;
         }
         // Without a runtime, the process is about to end.
         match Handle::try_current() {
-            Ok(runtime) if !self.unanswered && is_outdated => {
+            Ok(runtime) if is_usable && is_outdated => {
                 runtime.spawn(close(Object::take(connection)));
             }
-            Ok(runtime) if !self.unanswered => {
+            Ok(runtime) if is_usable => {
                 let health = Arc::clone(&self.health);
                 runtime.spawn(async move {
                     roll_back_and_return(connection, health).await;
@@ -290,6 +298,9 @@ mod tests {
 
     const SELL: &str = "INSERT INTO sale VALUES (1)";
     const FAIL: &str = "SELECT nothing FROM nowhere";
+    const CORRUPT: &str = "PRAGMA writable_schema = ON;
+        UPDATE sqlite_schema SET rootpage = 1000 WHERE name = 'sale';
+        PRAGMA writable_schema = RESET; SELECT count(*) FROM sale";
 
     /// The number of sales on the pool's connection, and of rollbacks so far.
     async fn state(pool: &Pool<Embedded>) -> (i64, u32) {
@@ -333,6 +344,21 @@ mod tests {
         let _never_answered = abandoned.send();
         drop(abandoned);
         assert_eq!(state(&pool).await, (0, 3), "this is a new connection");
+    }
+
+    /// A later answer does not make it usable again.
+    #[tokio::test]
+    async fn connection_with_an_unknown_error_is_closed() {
+        let health = ServerHealth::new(Duration::from_secs(5), true);
+        let pool = Pool::new(Embedded, 1, &health);
+        sell(&pool).await.commit().await.unwrap();
+
+        let mut connection = pool.acquire().await.unwrap();
+        connection.run(CORRUPT).await.expect_err("a corrupt schema");
+        connection.run("SELECT 1").await.unwrap();
+        drop(connection);
+
+        assert_eq!(state(&pool).await.0, 0, "this is a new connection");
     }
 
     #[tokio::test]

@@ -42,7 +42,7 @@ struct Last {
     success: Option<Instant>,
     /// When a connection last turned out to be dead, or could not be opened.
     failure: Option<Instant>,
-    /// When the server last refused a write.
+    /// When the server last refused a write, or what a connection had prepared.
     refusal: Option<Instant>,
 }
 
@@ -108,7 +108,8 @@ impl ServerHealth {
     }
 
     /// Whether a connection of this age must be replaced: it is old, or it was open when the server
-    /// last refused a write. After a failover, a new connection may reach a server that accepts it.
+    /// last refused a write, or what a connection had prepared. After a failover, a new connection may
+    /// reach a server that accepts it; after a change of the schema, it prepares its statements again.
     pub(super) fn is_outdated(&self, age: Duration) -> bool {
         let since_refusal = self.last().refusal.map(|refusal| refusal.elapsed());
         age > LIFETIME || since_refusal.is_some_and(|since| age >= since + REPLACED_FROM_AGE)

@@ -1,0 +1,134 @@
+//! Errors of a server that answers: statements that are out of date, a limit, an unknown error.
+
+use std::error::Error as _;
+
+use reqwest::header::IF_MATCH;
+use rstest::rstest;
+use serde_json::json;
+use stocklock::ports::StoreError;
+use stocklock::stock::StockError;
+use stocklock_testkit::assert_matches;
+use tokio::time::timeout;
+
+use super::fixture::{Fixture, Raw, SOON, adjustment, committed, deduction, guarded, open};
+use crate::support::app::{TestApp, send};
+use crate::support::services::Backend::{self, Mysql, Postgres};
+use crate::support::services::PrivateServer;
+
+/// One answer of each kind of request, with statements that a connection keeps.
+async fn statuses(app: &TestApp) -> Vec<u16> {
+    let (sale, order) = (
+        json!({"sku": "tea"}),
+        json!({"sku": "tea", "quantity": 1_000}),
+    );
+    let (level, more) = (
+        json!({"on_hand": 50}),
+        json!({"delta": 1, "reason": "count"}),
+    );
+    let get = |path: &str| app.request(0, reqwest::Method::GET, path);
+    let mut statuses = Vec::new();
+    for request in [
+        get("/stock/tea"),
+        get("/stock?limit=10"),
+        get("/stock/tea/movements"),
+        get("/stock/tea/audit"),
+        get("/operations?key=K"),
+        app.put(0, "tea", &level).header(IF_MATCH, "*"),
+        app.adjust(0, "tea", &more),
+        app.deduct(0, "single-sql", &sale),
+        app.deduct(0, "for-update", &sale),
+        app.deduct(0, "optimistic", &sale),
+        app.deduct(0, "single-sql", &sale)
+            .header("Idempotency-Key", "K"),
+        app.deduct(0, "group-commit", &order)
+            .header("Idempotency-Key", "L"),
+    ] {
+        statuses.push(send(request).await.status);
+    }
+    statuses
+}
+
+/// PostgreSQL refuses a prepared statement whose columns have other types now, as after an upgrade. The key
+/// `K` is that of a sale, so its retry reads the ledger, and so does the refusal of `L`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_of_a_columns_type_fails_no_request() {
+    let app = TestApp::with_stock(Postgres, 1, "tea", 50).await;
+    let mut raw = Raw::connect(Postgres, &app.database_url).await;
+    let first = app.deduct(0, "single-sql", &json!({"sku": "tea"}));
+    send(first.header("Idempotency-Key", "K")).await.ok();
+    let before = statuses(&app).await;
+    assert_eq!(before[..11], [200; 11]);
+    assert_eq!(before[11], 409);
+    for change in [
+        r#"ALTER TABLE stock ALTER COLUMN sku TYPE varchar(128) COLLATE "C""#,
+        r#"ALTER TABLE movement ALTER COLUMN reason TYPE varchar(300) COLLATE "C""#,
+    ] {
+        raw.run(change).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(statuses(&app).await, before, "{change}");
+        }
+    }
+    assert_eq!(app.audit("tea").await["drift"], 0);
+}
+
+/// The limit is one for all clients of a server. A connection goes on with what it has prepared.
+#[tokio::test]
+async fn limit_of_prepared_statements_is_not_a_defect() {
+    let server = PrivateServer::start(Mysql).await;
+    let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
+    fixture.put("a", 10).await;
+    let store = open(server.url(), 1);
+    let sale = guarded(&store, &deduction("a", 1)).await;
+    assert_eq!(sale.unwrap(), committed(9));
+    let mut raw = Raw::connect(Mysql, server.url()).await;
+    let limit = "SET GLOBAL max_prepared_stmt_count = 0";
+    raw.run(limit).await.unwrap();
+
+    let adjusted = timeout(SOON, store.adjust(&adjustment("a", 1))).await;
+    assert_matches!(adjusted, Ok(Err(StoreError::Unavailable(_))));
+    let sale = guarded(&store, &deduction("a", 1)).await;
+    assert_eq!(sale.unwrap(), committed(8));
+}
+
+/// A trigger of the operator raises an error that is not in the table, for a sale of three units.
+#[rstest]
+#[tokio::test]
+async fn unknown_error_fails_only_its_own_deduction(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::with(backend, "a", 10).await;
+    let mut raw = Raw::connect(backend, &fixture.url).await;
+    let (trigger, code) = match backend {
+        Postgres => (
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                RAISE EXCEPTION 'not three' USING ERRCODE = 'ZZ001'; END $$;
+             CREATE TRIGGER refuse BEFORE INSERT ON movement FOR EACH ROW
+                WHEN (NEW.delta = -3) EXECUTE FUNCTION refuse()",
+            "ZZ001",
+        ),
+        _ => (
+            "CREATE TRIGGER refuse BEFORE INSERT ON movement FOR EACH ROW
+                IF NEW.delta = -3 THEN
+                    SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31000, MESSAGE_TEXT = 'not three';
+                END IF",
+            "31000",
+        ),
+    };
+    raw.run(trigger).await.unwrap();
+
+    let batch = [1, 3, 2].map(|units| deduction("a", units));
+    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
+    let [first, refused, last] = <[_; 3]>::try_from(answers.expect("bounded")).unwrap();
+
+    assert_eq!(
+        (first.unwrap(), last.unwrap()),
+        (committed(9), committed(7))
+    );
+    let refused = refused.unwrap_err();
+    assert_matches!(refused, StoreError::Unexpected(_));
+    let cause = refused
+        .source()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    assert!(cause.contains(code), "{cause}");
+    assert_matches!(StockError::from(refused), StockError::Unavailable { .. });
+    fixture.assert_in_order("a").await;
+}
