@@ -6,11 +6,11 @@ use sqlx::mysql::MySqlDatabaseError;
 use crate::error::BackendError;
 
 /// Whether the connection can be used again. A server that refuses writes may have been replaced by
-/// another one, which a new connection reaches.
+/// another one, which a new connection reaches. A statement that was prepared may be gone or out of date.
 pub(super) fn keeps_connection(error: &sqlx::Error) -> bool {
-    error
-        .as_database_error()
-        .is_some_and(|error| !is_refusal_of_writes(error) && !is_disconnect(error))
+    error.as_database_error().is_some_and(|error| {
+        !is_refusal_of_writes(error) && !is_disconnect(error) && !is_stale(error)
+    })
 }
 
 /// Errors that an operator must fix are permanent. All others may pass.
@@ -52,6 +52,12 @@ fn needs_operator(error: &dyn DatabaseError) -> bool {
 fn is_refusal_of_writes(error: &dyn DatabaseError) -> bool {
     // PostgreSQL; MariaDB and MySQL.
     matches!(code(error).as_str(), "25006" | "1290" | "1792" | "1836")
+}
+
+fn is_stale(error: &dyn DatabaseError) -> bool {
+    // PostgreSQL: a prepared statement returns other types than before, is unknown, or is another one's.
+    // MariaDB and MySQL: it is unknown.
+    matches!(code(error).as_str(), "0A000" | "26000" | "42P05" | "1243")
 }
 
 fn is_disconnect(error: &dyn DatabaseError) -> bool {

@@ -195,6 +195,26 @@ async fn tables_are_created_once(#[values(Sqlite, Mysql, Postgres)] kind: Backen
     assert!(is_one, "{sources:?}");
 }
 
+/// PostgreSQL refuses the renewal that a connection has prepared. A new connection renews.
+#[tokio::test]
+async fn renewals_go_on_after_a_change_of_a_columns_type() {
+    const EXPIRY: &str = "SELECT expires_at FROM distributed_lock WHERE name = 'long'";
+    let rig = SqlRig::start(Postgres).await;
+    let manager = rig.manager();
+    let guard = manager.lock("long").acquire().await.unwrap();
+    for change in [
+        "SELECT 1",
+        "ALTER TABLE distributed_lock ALTER COLUMN nonce TYPE varchar(64)",
+    ] {
+        rig.change(change).await;
+        let expiry = rig.number(EXPIRY).await;
+        let renewed = async || rig.number(EXPIRY).await > expiry;
+        eventually("the lock is renewed", Duration::from_mins(1), renewed).await;
+    }
+    guard.check().unwrap();
+    guard.release().await;
+}
+
 mod full {
     use rstest::rstest;
     use stocklock_testkit::servers::Backend::{self, Mysql, Sqlite};
