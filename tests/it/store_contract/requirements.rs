@@ -41,6 +41,11 @@ async fn assert_refused(url: &str, setting: &str, remedy: &str) {
     "max_allowed_packet is 65536",
     "set max_allowed_packet = 1048576 or more"
 )]
+#[case(
+    &["--innodb-default-row-format=compact"],
+    "innodb_default_row_format is compact",
+    "set innodb_default_row_format = dynamic"
+)]
 #[tokio::test]
 async fn setting_of_mariadb_that_breaks_sales_is_refused(
     #[case] arguments: &[&str],
@@ -49,6 +54,22 @@ async fn setting_of_mariadb_that_breaks_sales_is_refused(
 ) {
     let server = mariadb(arguments).await;
     assert_refused(server.url(), setting, remedy).await;
+    let mut raw = Raw::connect(Mysql, server.url()).await;
+    let tables = "SELECT table_name FROM information_schema.tables
+        WHERE table_schema = database() LIMIT 1";
+    assert_eq!(raw.text(tables).await, None, "nothing is written before");
+}
+
+/// The tables keep the format with which they were created.
+#[tokio::test]
+async fn row_format_that_changes_later_is_accepted() {
+    let server = PrivateServer::start(Mysql).await;
+    let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
+    let mut raw = Raw::connect(Mysql, server.url()).await;
+    let compact = "SET GLOBAL innodb_default_row_format = compact";
+    raw.run(compact).await.unwrap();
+    assert_eq!(migrate(&fixture.url).await, Ok(()));
+    assert_sells(&fixture).await;
 }
 
 #[rstest]

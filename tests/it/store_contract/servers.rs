@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rstest::rstest;
+use serde_json::json;
 use stocklock::ports::StoreError;
 use stocklock::stock::Warehouse;
 use stocklock_testkit::assert_matches;
@@ -15,6 +16,7 @@ use super::fixture::{
     Fixture, Raw, SOON, adjustment, committed, deduction, guarded, name, open, open_patient,
     start_deduction,
 };
+use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -242,6 +244,45 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     let is_in = |hour: &Option<String>| created_at.starts_with(hour.as_deref().unwrap());
     let is_utc = is_in(&hour) || is_in(&hour_before);
     assert!(is_utc, "{created_at}, {hour:?}");
+}
+
+/// With each of these, sessions would refuse writes, end, take an empty text for NULL, or lack rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn setting_that_a_session_can_change_harms_no_sale() {
+    let server = PrivateServer::start(Mysql).await;
+    let mut raw = Raw::connect(Mysql, server.url()).await;
+    for setting in [
+        "SET GLOBAL tx_read_only = ON",
+        "SET GLOBAL completion_type = 'RELEASE'",
+        "SET GLOBAL sql_mode = 'EMPTY_STRING_IS_NULL'",
+        "SET GLOBAL sql_select_limit = 1",
+        "SET GLOBAL sql_safe_updates = ON",
+        "SET GLOBAL max_join_size = 1",
+    ] {
+        raw.run(setting).await.unwrap();
+    }
+    let app = TestApp::on(server.url(), 1, &[]).await;
+    app.set_level("a", 10).await;
+    let east = json!({"warehouse": "east", "on_hand": 1});
+    let created = send(app.put(0, "a", &east)).await;
+    assert_eq!(created.status, 201, "{created:?}");
+    let order = json!({"sku": "a"});
+    for (left, strategy) in [
+        (9, "single-sql"),
+        (8, "group-commit"),
+        (7, "for-update"),
+        (6, "sql-lock"),
+        (5, "sql-lock"),
+    ] {
+        let sold = send(app.deduct(0, strategy, &order)).await;
+        assert_eq!(sold.ok()["remaining"], left, "{strategy}");
+    }
+    let audit = app.get_json("/stock/a/audit").await;
+    let warehouses = audit["warehouses"].as_array().expect("a list");
+    assert_eq!(warehouses.len(), 2, "{audit}");
+    for warehouse in warehouses {
+        assert_eq!(warehouse["consistent"], true, "{audit}");
+    }
 }
 
 full! { killed_server_is_unavailable_until_restart(backend: Backend [Mysql]); }

@@ -55,7 +55,9 @@ const REVOKE: &str = concat!(
 );
 
 /// Connects, and bounds what a statement may take: the server ends one that has lost its client.
-/// MariaDB and MySQL each read their own line.
+/// MariaDB and MySQL each read their own line. The other settings have these values by default, but an
+/// operator can change them for all sessions: a text that is empty would be NULL, writes would be refused,
+/// COMMIT would end the session, or results would lack rows.
 pub(super) async fn connect(
     options: &MySqlConnectOptions,
     limit: Duration,
@@ -63,8 +65,11 @@ pub(super) async fn connect(
     let mut connection = options.connect().await?;
     let (seconds, milliseconds) = (limit.as_secs().max(1), limit.as_millis().max(1));
     let session = format!(
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
-        SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = {seconds}
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
+        SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = {seconds},
+            SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
+            SESSION completion_type = 0, SESSION sql_safe_updates = 0,
+            SESSION sql_select_limit = 18446744073709551615
         /*M!100101 , SESSION max_statement_time = {milliseconds} / 1000 */
         /*!50708 , SESSION max_execution_time = {milliseconds} */"
     );

@@ -21,10 +21,16 @@ use crate::sql::statements;
 /// service never pauses inside a transaction, so an idle one has lost its client.
 /// `idle_write_transaction_timeout` would not end a transaction that has only locked rows. MySQL would
 /// truncate the answer of `stocklock_deduct_merged_1` to 1,024 bytes.
-const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
+///
+/// The others have these values by default. An operator can change them for all sessions. Then COMMIT would
+/// begin another transaction or end the session, statements would be refused, results would lack rows, or
+/// unique indexes and CHECKs would accept what they must refuse.
+const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
     SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
-        SESSION group_concat_max_len = 65536
-        /*M! , idle_transaction_timeout = 10 */";
+        SESSION group_concat_max_len = 65536, SESSION completion_type = 0,
+        SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1,
+        SESSION sql_select_limit = 18446744073709551615, SESSION unique_checks = 1
+        /*M! , check_constraint_checks = 1, idle_transaction_timeout = 10 */";
 
 /// How long a session waits for a row and for a table, in seconds, and for a statement, in
 /// milliseconds. MariaDB and MySQL each read their own line.
