@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, ValueEnum};
 
+use stocklock_core::ports::LAST_MOMENT;
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
 
@@ -97,6 +98,10 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
+/// How much time a request has after the longest wait: `group-commit` attempts none in its last moment, and
+/// the commit takes time.
+const AFTER_THE_WAIT: Duration = LAST_MOMENT.saturating_mul(2);
+
 /// The maximum number of masters in `REDLOCK_URLS`.
 pub(crate) const MASTERS_MAX: u32 = 9;
 
@@ -163,8 +168,12 @@ impl Config {
                 Strategy::GroupCommit
             ));
         }
-        if self.limits.wait_limit_ms >= self.limits.request_deadline_ms {
-            return Err("WAIT_LIMIT_MS: must be less than REQUEST_DEADLINE_MS".to_owned());
+        if self.limits.wait_limit_ms + AFTER_THE_WAIT > self.limits.request_deadline_ms {
+            return Err(format!(
+                "WAIT_LIMIT_MS: must be at least {} less than REQUEST_DEADLINE_MS, so that a request that \
+                 has waited can still be made",
+                AFTER_THE_WAIT.as_millis()
+            ));
         }
         Ok(())
     }

@@ -17,7 +17,8 @@ mod store;
 mod store_error;
 
 pub use batch::{
-    BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, deduct_batch,
+    BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, LAST_MOMENT,
+    deduct_batch,
 };
 pub use counter::{CounterAnswer, CounterError, CounterMethod, CounterStore, LIFE};
 pub use expiry::{Expiry, LateAttempt};

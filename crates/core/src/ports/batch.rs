@@ -37,7 +37,7 @@ const DUPLICATES: u32 = 2;
 const ALONE: usize = 256;
 
 /// A deduction whose caller is answered sooner is not attempted: the batch would expire with it.
-const LAST_MOMENT: Duration = Duration::from_millis(100);
+pub const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 /// How a store makes a batch.
 pub trait BatchStore: Sync {
