@@ -19,7 +19,11 @@ const POOL: [&str; 1] = ["--database-pool-size=4"];
 const PLENTY: i64 = 1_000_000;
 
 async fn buy(app: &TestApp, sku: &str) -> Answer {
-    send(app.deduct(0, "single-sql", &json!({ "sku": sku }))).await
+    buy_by("single-sql", app, sku).await
+}
+
+async fn buy_by(strategy: &str, app: &TestApp, sku: &str) -> Answer {
+    send(app.deduct(0, strategy, &json!({ "sku": sku }))).await
 }
 
 fn assert_succeeds_or_is_overloaded(answer: &Answer) {
@@ -29,8 +33,17 @@ fn assert_succeeds_or_is_overloaded(answer: &Answer) {
 
 /// Sells and reads `cold`, until `flood` ends or `times` times.
 async fn assert_cold_sells(app: &TestApp, flood: &mut JoinSet<Answer>, times: u32) {
+    assert_cold_sells_by("single-sql", app, flood, times).await;
+}
+
+async fn assert_cold_sells_by(
+    strategy: &str,
+    app: &TestApp,
+    flood: &mut JoinSet<Answer>,
+    times: u32,
+) {
     for _ in 0..times {
-        buy(app, "cold").await.ok();
+        buy_by(strategy, app, "cold").await.ok();
         let read = app.request(0, Method::GET, "/stock/cold");
         send(read).await.ok();
         while let Some(ended) = flood.try_join_next() {
@@ -89,6 +102,37 @@ async fn locked_sku_leaves_connections_for_others(#[values(Mysql, Postgres)] bac
     assert_cold_sells(&app, &mut buyers, u32::MAX).await;
     holder.run("ROLLBACK").await.expect("it can be rolled back");
     buy(&app, "hot").await.ok();
+}
+
+/// Goal: another transaction that has locked many SKUs does not stop the sales of the others.
+///
+/// Method: twice as many SKUs are locked as there are connections, and each has several buyers. If all
+/// connections could wait for rows, none would be left for `cold`.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_locked_skus_leave_connections_for_others(
+    #[values(Mysql, Postgres)] backend: Backend,
+    #[values("single-sql", "for-update", "optimistic", "group-commit")] strategy: &str,
+) {
+    const LOCKED: usize = 8;
+    let flags = [POOL[0], "--wait-limit-ms=1000"];
+    let app = TestApp::with_flags(backend, 1, &flags).await;
+    let locked = (0..LOCKED).map(|number| format!("locked-{number}"));
+    for sku in locked.chain(["cold".to_owned()]) {
+        app.set_level(&sku, PLENTY).await;
+    }
+    let mut holder = Raw::connect(backend, &app.database_url).await;
+    holder.begin().await;
+    let update = holder.run("UPDATE stock SET held = held WHERE sku LIKE 'locked-%'");
+    update.await.expect("the rows can be locked");
+    let mut buyers = JoinSet::new();
+    for number in 0..4 * LOCKED {
+        let sku = format!("locked-{}", number % LOCKED);
+        buyers.spawn(send(app.deduct(0, strategy, &json!({ "sku": sku }))));
+    }
+    assert_cold_sells_by(strategy, &app, &mut buyers, u32::MAX).await;
+    holder.run("ROLLBACK").await.expect("it can be rolled back");
+    buy_by(strategy, &app, "locked-0").await.ok();
 }
 
 /// Goal: a SKU with one buyer gets its turn while 256 buyers wait for two other SKUs. In the order of

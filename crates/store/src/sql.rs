@@ -156,15 +156,14 @@ where
     }
 }
 
-/// A store with `writers` and `readers` connections besides those of every store.
+/// A store with these connections for writes, and `readers` connections besides those of every store.
 fn store<D: Dialect>(
-    (writer, writers): (D, u32),
+    writers: Pool<D>,
     (reader, readers): (D, u32),
-    options: &StoreOptions,
+    health: Arc<ServerHealth>,
 ) -> Arc<dyn Store> {
-    let health = ServerHealth::new(options.wait_limit, D::EMBEDDED);
     Arc::new(SqlStore {
-        writers: Pool::new(writer, writers, &health),
+        writers,
         readers: Pool::new(reader.clone(), readers, &health),
         ledger_readers: Pool::new(reader.clone(), LEDGER_READERS, &health),
         probe: Pool::new(reader, 1, &health),
@@ -173,10 +172,11 @@ fn store<D: Dialect>(
     })
 }
 
-/// A store on a server, which can have many writers.
-fn on_server<D: Dialect>(server: D, options: &StoreOptions) -> Arc<dyn Store> {
-    let writers = (server.clone(), options.pool_size);
-    store(writers, (server, READERS), options)
+/// A store on a server, which can have many writers. The connections of `prompt` do not wait for rows.
+fn on_server<D: Dialect>(server: D, prompt: D, options: &StoreOptions) -> Arc<dyn Store> {
+    let health = ServerHealth::new(options.wait_limit, D::EMBEDDED);
+    let writers = Pool::for_writes(server.clone(), prompt, options.pool_size, &health);
+    store(writers, (server, READERS), health)
 }
 
 /// Opens the store that the URL's scheme names. Connections are opened when first needed.
@@ -187,11 +187,19 @@ pub fn connect(url: &str, options: &StoreOptions) -> Result<Arc<dyn Store>, Stri
     match scheme(url) {
         "sqlite" => {
             let file = SqliteFile::at(url)?;
+            let health = ServerHealth::new(options.wait_limit, true);
+            let writer = Pool::new(file.for_writer(), 1, &health);
             let readers = (file.for_readers(options.wait_limit), options.pool_size);
-            Ok(store((file.for_writer(), 1), readers, options))
+            Ok(store(writer, readers, health))
         }
-        "mysql" | "mariadb" => Ok(on_server(MySqlServer::at(url, options)?, options)),
-        "postgres" | "postgresql" => Ok(on_server(PostgresServer::at(url, options)?, options)),
+        "mysql" | "mariadb" => {
+            let server = MySqlServer::at(url, options)?;
+            Ok(on_server(server.clone(), server.prompt(), options))
+        }
+        "postgres" | "postgresql" => {
+            let server = PostgresServer::at(url, options)?;
+            Ok(on_server(server.clone(), server.prompt(), options))
+        }
         other => Err(unknown_scheme(other)),
     }
 }

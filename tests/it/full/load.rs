@@ -10,7 +10,7 @@ use reqwest::{Client, Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::faults::{copy, send};
 use crate::store_contract::fixture::open_waiting;
@@ -24,6 +24,10 @@ use crate::support::services::{TestDatabase, fresh_database};
 const RATIO: f64 = 2.0;
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(4);
+/// How long another transaction locks SKUs.
+const LOCKED_FOR: Duration = Duration::from_secs(6);
+/// How long a buyer pauses after each answer then.
+const PAUSE: Duration = Duration::from_millis(20);
 /// What the ledger has already.
 const MOVEMENTS: u64 = 600_000;
 const PLENTY: i64 = 1_000_000_000;
@@ -53,8 +57,33 @@ impl Shop {
     }
 
     fn buy(&self, sku: &str) -> RequestBuilder {
-        let url = self.replica.url("/stock/deduct?strategy=single-sql");
-        self.client.post(url).json(&json!({ "sku": sku }))
+        self.buy_by("single-sql", sku)
+    }
+
+    fn buy_by(&self, strategy: &str, sku: &str) -> RequestBuilder {
+        let path = format!("/stock/deduct?strategy={strategy}");
+        let request = self.client.post(self.replica.url(&path));
+        request.json(&json!({ "sku": sku }))
+    }
+
+    /// Buys each SKU again and again, with pauses. Returns the number of sales.
+    async fn sales(&self, strategy: &str, skus: impl Iterator<Item = String>) -> usize {
+        let started = Instant::now();
+        let buyers: JoinSet<_> = skus
+            .map(|sku| {
+                let request = self.buy_by(strategy, &sku);
+                async move {
+                    let mut sales = 0;
+                    while started.elapsed() < LOCKED_FOR {
+                        let answer = send(copy(&request)).await;
+                        sales += usize::from(answer.status == 200);
+                        sleep(PAUSE).await;
+                    }
+                    sales
+                }
+            })
+            .collect();
+        buyers.join_all().await.into_iter().sum()
     }
 
     fn buyers(&self, count: usize, skus: usize) -> Vec<RequestBuilder> {
@@ -191,4 +220,38 @@ async fn hot_skus_delay_other_sales_little(
     let statuses = shop.compare(&what, &load, &others).await;
     // More buyers of one SKU than may wait for it.
     assert_codes(&statuses, &["", "overloaded"]);
+}
+
+/// Another transaction has locked 40 SKUs for 6 s, in which their buyers wait. Five other SKUs sell nearly
+/// as much as usual.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_skus_cost_others_few_sales(
+    #[values(Mysql, Postgres)] backend: Backend,
+    #[values("single-sql", "for-update", "optimistic", "group-commit")] strategy: &str,
+) {
+    const LOCKED: usize = 40;
+    const FREE: usize = 5;
+    /// The promise: which part of its usual sales the others make at least.
+    const PART: f64 = 0.9;
+    let free = || (0..FREE).map(|number| format!("free-{number}"));
+    let shop = Shop::open(backend, (0..LOCKED).map(sku).chain(free())).await;
+    let mut holder = Raw::connect(backend, &shop.database.url).await;
+    let all = async || {
+        let locked = shop.sales(strategy, (0..LOCKED).map(sku));
+        tokio::join!(shop.sales(strategy, free()), locked)
+    };
+    let (usual, _) = all().await;
+    holder.begin().await;
+    let update = holder.run("UPDATE stock SET held = held WHERE sku LIKE 'hot-%'");
+    update.await.expect("the rows can be locked");
+    let (beside, of_locked) = all().await;
+    holder.run("ROLLBACK").await.expect("it can be rolled back");
+    let part = beside as f64 / usual as f64;
+    println!(
+        "figure: {backend:?}, {strategy}, {LOCKED} SKUs locked: {FREE} others sell {beside}, usually \
+         {usual}, {part:.2}"
+    );
+    assert_eq!(of_locked, 0);
+    assert!(part >= PART, "{part}");
 }

@@ -14,7 +14,7 @@ use stocklock::metrics::Metrics;
 use stocklock::ports::{
     AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Locks, SqlMethod, StoreError,
 };
-use stocklock::stock::{Deduction, StockError};
+use stocklock::stock::{Deduction, StockError, Warehouse};
 use stocklock::strategy::{Available, Safeguards, Strategy, Tier};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
@@ -138,6 +138,27 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     let attempt = guarded(store, &deduction).await.unwrap();
     assert_eq!(attempt, committed(4));
     assert!(fixture.audit("a").await.consistent());
+}
+
+/// Of two connections, one waits for rows. A write that meets a lock on the other one is made again on it.
+#[rstest]
+#[tokio::test]
+async fn write_that_met_a_lock_waits_for_its_row(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::with(backend, "a", 5).await;
+    fixture.put("b", 5).await;
+    let store = open_waiting(&fixture.url, 2, SOON);
+    let rival = Rival::holding_stock(backend, &fixture.url).await;
+    let first = start_deduction(&store, deduction("a", 1));
+    until_waiting(&fixture).await;
+    let second = start_deduction(&store, deduction("b", 1));
+    tokio::task::yield_now().await;
+    // It gets the connection on which the second one has met the lock.
+    let read = store.level(&name("c"), &Warehouse::default()).await;
+    assert_eq!(read.unwrap(), None);
+    rival.let_go().await;
+    for attempt in [first, second] {
+        assert_eq!(attempt.await.unwrap().unwrap(), committed(4));
+    }
 }
 
 /// The holder rolls back, so the row is as it was when the attempt was sent.

@@ -146,9 +146,14 @@ pub(crate) async fn insert_json<D: Dialect>(
     tx.execute(statement, &values).await
 }
 
+/// A plan, how the write of its sales ended, and when that expires.
+type Tried<'a> = (BatchPlan<'a>, Result<Written>, Expiry);
+
 /// How a conditional write of a batch ended.
 #[derive(Debug)]
 pub(crate) enum Written {
+    /// The batch has no sales.
+    Nothing,
     /// Level and movements are committed, and this many units are available.
     Committed(i64),
     /// The condition does not hold, or the attempt has expired.
@@ -159,15 +164,21 @@ pub(crate) enum Written {
 
 impl<D: Dialect> BatchStore for SqlStore<D> {
     async fn attempt(&self, batch: &[Deduction], guard: BatchGuard) -> Result<BatchAttempt> {
-        match guard {
-            BatchGuard::Available => {
-                let pool = self.writers.for_sku(&batch[0].sku);
-                let connection = self.read(READ, pool.acquire()).await?;
-                self.attempt_in_one_message(connection, BatchPlan::unread(batch))
-                    .await
+        let mut connections = self.writers.for_row(&batch[0].sku);
+        loop {
+            let connection = connections.acquire().await?;
+            let tried = match guard {
+                BatchGuard::Available => {
+                    let plan = BatchPlan::unread(batch);
+                    Ok(self.write_in_one_message(connection, plan).await)
+                }
+                BatchGuard::Version => self.write_on_version(connection, batch).await,
+                BatchGuard::RowLock => self.write_under_lock(connection, batch).await,
+            };
+            match tried {
+                Err(error) | Ok((_, Err(error), _)) if connections.again(&error) => {}
+                tried => return self.attempted(tried?).await,
             }
-            BatchGuard::Version => self.attempt_on_version(batch).await,
-            BatchGuard::RowLock => self.attempt_under_lock(batch).await,
         }
     }
 
@@ -186,38 +197,34 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
 
 impl<D: Dialect> SqlStore<D> {
     /// Reads without a lock, and writes on condition of the version.
-    async fn attempt_on_version(&self, batch: &[Deduction]) -> Result<BatchAttempt> {
-        let pool = self.writers.for_sku(&batch[0].sku);
-        let reading = async {
-            let mut connection = pool.acquire().await?;
-            let plan = plan(&mut connection, batch, "").await?;
-            Ok((connection, plan))
-        };
-        let (connection, plan) = self.read(3 * READ, reading).await?;
-        self.attempt_in_one_message(connection, plan).await
+    async fn write_on_version<'a>(
+        &self,
+        mut connection: PooledConnection<D>,
+        batch: &'a [Deduction],
+    ) -> Result<Tried<'a>> {
+        let plan = self
+            .read(3 * READ, plan(&mut connection, batch, ""))
+            .await?;
+        Ok(self.write_in_one_message(connection, plan).await)
     }
 
-    async fn attempt_in_one_message(
+    async fn write_in_one_message<'a>(
         &self,
         connection: PooledConnection<D>,
-        plan: BatchPlan<'_>,
-    ) -> Result<BatchAttempt> {
+        plan: BatchPlan<'a>,
+    ) -> Tried<'a> {
         let expiry = connection.expiry(plan.deadline());
-        let Some(write) = BatchWrite::new(&plan, expiry.at) else {
-            return Ok(BatchAttempt::Answered(plan.without_sales()));
+        let written = match BatchWrite::new(&plan, expiry.at) {
+            Some(write) => self.write(D::write_batch(connection, &write)).await,
+            None => Ok(Written::Nothing),
         };
-        let written = self.write(D::write_batch(connection, &write)).await;
-        self.attempted(plan, written, expiry).await
+        (plan, written, expiry)
     }
 
     /// What the end of the conditional write means for the deductions.
-    async fn attempted(
-        &self,
-        plan: BatchPlan<'_>,
-        written: Result<Written>,
-        expiry: Expiry,
-    ) -> Result<BatchAttempt> {
+    async fn attempted(&self, (plan, written, expiry): Tried<'_>) -> Result<BatchAttempt> {
         Ok(match written {
+            Ok(Written::Nothing) => BatchAttempt::Answered(plan.without_sales()),
             Ok(Written::Committed(available)) => BatchAttempt::Answered(plan.committed(available)),
             Ok(Written::Refused) => BatchAttempt::Conflict,
             Ok(Written::Duplicate) => BatchAttempt::Duplicate,
@@ -237,22 +244,26 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// The row is locked from the reading to the commit.
-    async fn attempt_under_lock(&self, batch: &[Deduction]) -> Result<BatchAttempt> {
-        let pool = self.writers.for_sku(&batch[0].sku);
+    async fn write_under_lock<'a>(
+        &self,
+        connection: PooledConnection<D>,
+        batch: &'a [Deduction],
+    ) -> Result<Tried<'a>> {
         let reading = async {
-            let mut tx = pool.begin(D::WORDS.begin).await?;
+            let mut tx = connection.begin(D::WORDS.begin).await?;
             let plan = plan(&mut tx, batch, D::WORDS.lock_rows).await?;
             Ok((tx, plan))
         };
         let (tx, plan) = self.read(3 * READ, reading).await?;
         let expiry = tx.expiry(plan.deadline());
-        let Some(write) = BatchWrite::new(&plan, expiry.at) else {
+        let written = if let Some(write) = BatchWrite::new(&plan, expiry.at) {
+            self.write(write_under_lock(tx, &write)).await
+        } else {
             tx.roll_back().await;
-            return Ok(BatchAttempt::Answered(plan.without_sales()));
+            Ok(Written::Nothing)
         };
-        let written = self.write(write_under_lock(tx, &write)).await;
         // The outcome of a COMMIT is visible to the next transaction that locks the row.
-        self.attempted(plan, written, Expiry::passed()).await
+        Ok((plan, written, Expiry::passed()))
     }
 
     /// Whether another transaction is recording the key of one of the sales, as far as the database

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::SqlStore;
 use super::dialect::{Dialect, Statement, values};
 use super::errors::conflict_if_duplicate;
-use super::pool::Pool;
+use super::pool::PooledConnection;
 use super::rows::rows;
 use super::statements::{IN_ORDER, sums};
 use crate::{Result, StoreError};
@@ -162,8 +162,9 @@ impl<D: Dialect> SqlStore<D> {
             level.received += found.received;
             level.sold += found.sold;
             level.held += found.held;
-            let pool = self.writers.for_sku(&place.0);
-            if !self.write(write(&pool, before, &level)).await? {
+            let level = &level;
+            let written = self.write_row(&place.0, |connection| write(connection, before, level));
+            if !written.await? {
                 return Ok(());
             }
         }
@@ -173,7 +174,11 @@ impl<D: Dialect> SqlStore<D> {
 
 /// Writes a checkpoint. Returns false if its version is no longer `before`: then another process has
 /// written it.
-async fn write<D: Dialect>(pool: &Pool<D>, before: Option<i64>, level: &LevelRow) -> Result<bool> {
+async fn write<D: Dialect>(
+    connection: PooledConnection<D>,
+    before: Option<i64>,
+    level: &LevelRow,
+) -> Result<bool> {
     let columns = values![
         level.sku.as_str(),
         level.warehouse.as_str(),
@@ -183,7 +188,7 @@ async fn write<D: Dialect>(pool: &Pool<D>, before: Option<i64>, level: &LevelRow
         level.held,
         before,
     ];
-    let mut tx = pool.begin(D::WORDS.begin).await?;
+    let mut tx = connection.begin(D::WORDS.begin).await?;
     let written = match before {
         None => tx.execute(INSERT, &columns[..6]).await,
         Some(_) => tx.execute(UPDATE, &columns).await,

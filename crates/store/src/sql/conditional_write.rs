@@ -4,8 +4,6 @@
 //! evaluates it when it holds the row's lock. That also holds for the expiry: a message that arrives
 //! late, or waits too long for the lock, changes nothing.
 
-use std::sync::OnceLock;
-
 use tokio::time::Instant;
 
 use super::dialect::{Value, values};
@@ -41,8 +39,8 @@ pub(crate) struct ConditionalWrite<'a> {
     level_values: [Value<'a>; 4],
     /// When the caller is answered at the latest.
     pub(crate) deadline: Instant,
-    /// When the attempt expires. Set when it is sent.
-    expiry: OnceLock<Expiry>,
+    /// When the attempt that was sent last expires.
+    expiry: Option<Expiry>,
 }
 
 impl<'a> ConditionalWrite<'a> {
@@ -55,7 +53,7 @@ impl<'a> ConditionalWrite<'a> {
             condition: format!("on_hand + {DELTA} - held >= -backorder_limit"),
             level_values: values![None::<i64>, None::<i64>, None::<i64>, None::<&str>],
             deadline: deduction.deadline,
-            expiry: OnceLock::new(),
+            expiry: None,
         }
     }
 
@@ -96,15 +94,14 @@ impl<'a> ConditionalWrite<'a> {
     }
 
     /// Sets the expiry of the attempt, which is sent on `connection` now.
-    pub(crate) fn send_on<S: Server>(&self, connection: &PooledConnection<S>) {
-        let expiry = connection.expiry(self.deadline);
-        self.expiry.get_or_init(|| expiry);
+    pub(crate) fn send_on<S: Server>(&mut self, connection: &PooledConnection<S>) {
+        self.expiry = Some(connection.expiry(self.deadline));
     }
 
     /// If this error leaves the outcome unknown, the attempt can be made until its expiry.
     pub(crate) fn failed(&self, error: StoreError) -> StoreError {
-        match self.expiry.get() {
-            Some(expiry) => error.expiring(*expiry),
+        match self.expiry {
+            Some(expiry) => error.expiring(expiry),
             None => error,
         }
     }
@@ -140,7 +137,7 @@ impl<'a> ConditionalWrite<'a> {
     /// The values of the statement: those of the row, the expiry, and those of the level. They are always
     /// of the same number and types.
     pub(crate) fn values(&self) -> Vec<Value<'_>> {
-        let expiry = self.expiry.get().map(|expiry| expiry.at);
+        let expiry = self.expiry.map(|expiry| expiry.at);
         [&self.row.known()[..], &values![expiry], &self.level_values].concat()
     }
 }
@@ -178,7 +175,7 @@ pub(super) mod tests {
             ..Expiry::passed()
         };
         ConditionalWrite {
-            expiry: expiry.into(),
+            expiry: Some(expiry),
             ..write
         }
     }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::batch::{BatchWrite, Written};
 use super::conditional_write::ConditionalWrite;
 use super::merged::{MergedWrite, WrittenLevel};
-use super::pool::{Pool, PooledConnection, Server, Transaction};
+use super::pool::{PooledConnection, Server, Transaction};
 use super::statements::Words;
 use crate::{AttemptOutcome, Result};
 
@@ -49,8 +49,8 @@ pub(crate) trait Dialect: Server + Clone {
     /// Writes a level and its movement, and commits both, in as few messages as possible. `None` if
     /// the condition does not hold.
     fn conditional_write(
-        pool: &Pool<Self>,
-        write: &ConditionalWrite<'_>,
+        connection: PooledConnection<Self>,
+        write: &mut ConditionalWrite<'_>,
     ) -> impl Future<Output = Result<Option<AttemptOutcome>>> + Send;
 
     /// Writes the level and the sales of a batch, and commits both, in as few messages as possible.

@@ -5,15 +5,15 @@
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use super::SqlStore;
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
 use super::ledger_row::LedgerRow;
-use super::pool::Transaction;
+use super::pool::{PooledConnection, Transaction};
 use super::reads::recorded;
 use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
-use super::{SqlStore, WRITE};
 use crate::{Result, StoreError};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
@@ -50,7 +50,7 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
         match method {
             SqlMethod::Guarded => {
                 let write = ConditionalWrite::if_available(deduction);
-                match self.conditional_write(&write).await? {
+                match self.conditional_write(write).await? {
                     Some(outcome) => Ok(outcome),
                     None => self.refusal(deduction).await,
                 }
@@ -64,7 +64,7 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
                     row.available_after = remaining;
                     Ok((row, deducted(remaining)))
                 };
-                let duplicate = AttemptOutcome::Duplicate;
+                let duplicate = || AttemptOutcome::Duplicate;
                 let deadline = deduction.deadline;
                 self.under_row_lock(place, deadline, duplicate, decide)
                     .await
@@ -91,7 +91,7 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome> {
         let write = ConditionalWrite::from_read(deduction, read, condition);
-        match (self.conditional_write(&write).await?, condition) {
+        match (self.conditional_write(write).await?, condition) {
             (Some(outcome), _) => Ok(outcome),
             (None, Condition::None) => self.refusal(deduction).await,
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
@@ -100,9 +100,8 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
     }
 
     async fn late_attempt(&self, deduction: &Deduction, expiry: Expiry) -> Result<LateAttempt> {
-        self.read(WRITE, async {
-            let pool = self.writers.for_sku(&deduction.sku);
-            let mut tx = pool.begin(D::WORDS.begin).await?;
+        self.write_row(&deduction.sku, |connection| async move {
+            let mut tx = connection.begin(D::WORDS.begin).await?;
             let clock = tx.fetch(statements::clock(&D::WORDS), &[]).await;
             let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
             // The servers round to whole milliseconds.
@@ -129,9 +128,8 @@ impl<D: Dialect> DeductionStore for SqlStore<D> {
 #[async_trait]
 impl<D: Dialect> LevelStore for SqlStore<D> {
     async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome> {
-        self.write(async {
-            let pool = self.writers.for_sku(&change.sku);
-            let mut tx = pool.begin(D::WORDS.begin).await?;
+        self.write_row(&change.sku, |connection| async move {
+            let mut tx = connection.begin(D::WORDS.begin).await?;
             let sku = values![change.sku.as_str()];
             if let Some(lock_sku) = D::WORDS.lock_sku {
                 let locked = tx.execute(lock_sku, &sku).await;
@@ -186,7 +184,7 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
             let created = false;
             Ok((row, ChangeOutcome::Done { level, created }))
         };
-        let duplicate = ChangeOutcome::Duplicate;
+        let duplicate = || ChangeOutcome::Duplicate;
         self.under_row_lock(place, adjustment.deadline, duplicate, decide)
             .await
     }
@@ -203,17 +201,38 @@ impl<D: Dialect> LevelStore for SqlStore<D> {
 }
 
 impl<D: Dialect> SqlStore<D> {
+    /// Makes a write that locks a row of this SKU. If it meets a locked row on a connection that does not
+    /// wait, it is made again on one that does.
+    pub(super) async fn write_row<T, F>(
+        &self,
+        sku: &Sku,
+        write: impl Fn(PooledConnection<D>) -> F + Send,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let mut connections = self.writers.for_row(sku);
+        loop {
+            let connection = connections.acquire().await?;
+            match self.write(write(connection)).await {
+                Err(error) if connections.again(&error) => {}
+                written => return written,
+            }
+        }
+    }
+
     /// Locks one level and lets `decide` compute its movement. Writes both and returns what `decide`
     /// returned with the movement, or `duplicate` if the ledger already has the operation.
     async fn under_row_lock<T: Send>(
         &self,
         (sku, warehouse): (&Sku, &Warehouse),
         deadline: Instant,
-        duplicate: T,
-        decide: impl FnOnce(Option<StockLevel>) -> Result<(LedgerRow, T), T> + Send,
+        duplicate: impl Fn() -> T + Send + Sync,
+        decide: impl Fn(Option<StockLevel>) -> Result<(LedgerRow, T), T> + Send + Sync,
     ) -> Result<T> {
-        self.write(async {
-            let mut tx = self.writers.for_sku(sku).begin(D::WORDS.begin).await?;
+        let (duplicate, decide) = (&duplicate, &decide);
+        self.write_row(sku, |connection| async move {
+            let mut tx = connection.begin(D::WORDS.begin).await?;
             let place = values![sku.as_str(), warehouse.as_str()];
             let locked = statements::level(D::WORDS.lock_rows);
             let found = tx.fetch(locked, &place).await;
@@ -233,7 +252,7 @@ impl<D: Dialect> SqlStore<D> {
             let recorded = tx.record_and_commit(&row, deadline).await;
             Ok(match self.find_key_in_flight(recorded, &row).await? {
                 Inserted::New => outcome,
-                Inserted::Duplicate => duplicate,
+                Inserted::Duplicate => duplicate(),
             })
         })
         .await
@@ -242,14 +261,20 @@ impl<D: Dialect> SqlStore<D> {
     /// `None` if the condition does not hold.
     async fn conditional_write(
         &self,
-        write: &ConditionalWrite<'_>,
+        mut write: ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        let pool = self.writers.for_sku(&write.row.sku);
-        let written = self.write(async {
-            let written = D::conditional_write(&pool, write).await;
-            self.find_key_in_flight(written, &write.row).await
-        });
-        written.await.map_err(|error| write.failed(error))
+        let mut connections = self.writers.for_row(&write.row.sku);
+        loop {
+            let connection = connections.acquire().await?;
+            let writing = async {
+                let written = D::conditional_write(connection, &mut write).await;
+                self.find_key_in_flight(written, &write.row).await
+            };
+            match self.write(writing).await {
+                Err(error) if connections.again(&error) => {}
+                written => return written.map_err(|error| write.failed(error)),
+            }
+        }
     }
 
     /// Returns `written`. If it waited for a lock although another transaction is recording its key, that

@@ -12,7 +12,7 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{self, Dialect, Statement, Value, fetch, trusted, values};
 use super::errors::{Verdict, classify, in_autocommit};
 use super::merged::{MergedWrite, WrittenLevel};
-use super::pool::{Pool, PooledConnection, Transaction};
+use super::pool::{PooledConnection, Transaction};
 use super::statements::Words;
 use crate::{AttemptOutcome, Result, StoreError};
 use stocklock_core::stock::Remarks;
@@ -62,11 +62,11 @@ impl Dialect for MySqlServer {
 
     /// One call of a procedure, which is a whole transaction.
     async fn conditional_write(
-        pool: &Pool<Self>,
-        write: &ConditionalWrite<'_>,
+        connection: PooledConnection<Self>,
+        write: &mut ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
         // The server leaves the transaction open if it interrupts the call.
-        let mut tx = Transaction::begun(pool.acquire().await?);
+        let mut tx = Transaction::begun(connection);
         write.send_on(&tx);
         let called = tx.fetch(procedure::call(), &write.values()).await;
         match called {

@@ -17,7 +17,9 @@
 //! are closed, so that the next requests reach the server that accepts writes now. The same if a
 //! statement that a connection has prepared is out of date.
 //!
-//! Requests wait for a connection in a fair queue: see [`queue`].
+//! Requests wait for a connection in a fair queue: see [`queue`]. Of the connections for writes, at most
+//! half wait for rows that others have locked. A write that gets another one and meets a locked row is
+//! made again on one of these: see [`server::RowConnections`].
 
 use std::time::Duration;
 

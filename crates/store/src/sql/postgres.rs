@@ -11,7 +11,7 @@ use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, Value, fetch, query};
 use super::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
 use super::merged::{MergedWrite, WrittenLevel};
-use super::pool::{Pool, PooledConnection, Transaction};
+use super::pool::{PooledConnection, Transaction};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, Words};
 use crate::{AttemptOutcome, Result, StoreError};
 
@@ -62,10 +62,9 @@ impl Dialect for PostgresServer {
     fetch!(query::<Postgres>);
 
     async fn conditional_write(
-        pool: &Pool<Self>,
-        write: &ConditionalWrite<'_>,
+        mut connection: PooledConnection<Self>,
+        write: &mut ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        let mut connection = pool.acquire().await?;
         write.send_on(&connection);
         // `fetch` reads the complete answer. Its last message confirms the commit.
         let statement = Statement::built(update_and_insert(write));

@@ -19,9 +19,8 @@ impl<D: Dialect> SqlStore<D> {
         reversal: &Reversal,
         sale: &Movement,
     ) -> Result<ReversalOutcome> {
-        self.write(async {
-            let pool = self.writers.for_sku(&sale.sku);
-            let mut tx = pool.begin(D::WORDS.begin).await?;
+        self.write_row(&sale.sku, |connection| async move {
+            let mut tx = connection.begin(D::WORDS.begin).await?;
             let (sku, warehouse) = (sale.sku.as_str(), sale.warehouse.as_str());
             let level = statements::level(D::WORDS.lock_rows);
             let level = tx.fetch(level, &values![sku, warehouse]).await;

@@ -17,7 +17,7 @@ use super::dialect::{Dialect, Statement, Value, fetch, query, values};
 use super::errors::{self, Inserted, before_commit};
 use super::merged::{MergedWrite, WrittenLevel};
 use super::migration::{self, MigrationServer, migrations};
-use super::pool::{Pool, PooledConnection, Server, Transaction};
+use super::pool::{PooledConnection, Server, Transaction};
 use super::sold::json;
 use super::statements::{self, Words};
 use crate::{AttemptOutcome, Result};
@@ -56,10 +56,10 @@ impl Dialect for SqliteFile {
     /// One transaction with several statements. SQLite runs in this process, so one combined
     /// statement would save no round trip.
     async fn conditional_write(
-        pool: &Pool<Self>,
-        write: &ConditionalWrite<'_>,
+        connection: PooledConnection<Self>,
+        write: &mut ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        let mut tx = pool.begin(Self::WORDS.begin).await?;
+        let mut tx = connection.begin(Self::WORDS.begin).await?;
         write.send_on(&tx);
         let update = Statement::built(write.update(Self::WORDS.now));
         let updated = tx.fetch(update, &write.values()).await;

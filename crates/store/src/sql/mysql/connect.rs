@@ -38,6 +38,9 @@ const TIME_LIMITS: &str = "SET SESSION innodb_lock_wait_timeout = ?, SESSION loc
     /*M!100101 , SESSION max_statement_time = ? / 1000 */
     /*!50708 , SESSION max_execution_time = ? */";
 
+/// Ends the statements of a session that would wait for a row: MariaDB at once, MySQL after a second.
+const PROMPT: &str = "SET SESSION innodb_lock_wait_timeout = /*M! 0 */ /*!50708 1 */";
+
 /// Waits for a second. The server releases the lock when the session ends. sqlx's own lock does not
 /// work on MariaDB: sqlx asks for it with a negative time-out, is refused, and does not notice.
 const MIGRATION_LOCK: &str = "SELECT get_lock(concat('stocklock.', md5(database())), 1)";
@@ -66,6 +69,7 @@ pub(crate) struct MySqlServer {
     lock_wait: u64,
     /// Milliseconds; zero means no limit.
     statement: u64,
+    is_prompt: bool,
 }
 
 impl MySqlServer {
@@ -75,7 +79,16 @@ impl MySqlServer {
             options: options(url)?,
             lock_wait: pool::lock_wait_seconds(store.wait_limit),
             statement: u64::try_from(statement).map_err(|error| error.to_string())?,
+            is_prompt: false,
         })
+    }
+
+    /// The same server, with sessions that do not wait for rows.
+    pub(crate) fn prompt(self) -> Self {
+        Self {
+            is_prompt: true,
+            ..self
+        }
     }
 
     pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
@@ -83,6 +96,7 @@ impl MySqlServer {
             options: options(url)?,
             lock_wait: pool::lock_wait_seconds(migration::LOCK_LIMIT),
             statement: 0,
+            is_prompt: false,
         })
     }
 }
@@ -104,6 +118,9 @@ impl Server for MySqlServer {
             .bind(self.statement)
             .execute(&mut connection)
             .await?;
+        if self.is_prompt {
+            connection.execute(PROMPT).await?;
+        }
         Ok(connection)
     }
 

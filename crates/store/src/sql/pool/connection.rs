@@ -51,6 +51,12 @@ impl<S: Server> PooledConnection<S> {
         }
     }
 
+    /// Whether a statement on it does not wait for a row that is locked.
+    pub(super) fn is_prompt(&self) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|(permit, _)| permit.is_prompt())
+    }
+
     /// The connection, to send a request. Its answer goes to [`PooledConnection::received`].
     pub(crate) fn send(&mut self) -> &mut S::Connection {
         self.unanswered = true;

@@ -1,16 +1,52 @@
 //! The queue for the connections of a pool.
 //!
+//! A pool can have two kinds of connections. On a *waiting* one, a statement waits for a row that another
+//! transaction has locked. On a *prompt* one, it fails instead, and the request then asks for a waiting
+//! one. So locked rows, even of many SKUs, keep only the waiting connections busy.
+//!
 //! Guarantees: one SKU has at most half of the connections (at least one). SKUs take turns, so that a
 //! request does not wait until all earlier requests of another SKU are served. Requests of one SKU
-//! are served in the order of their arrival.
+//! are served in the order of their arrival, those that met a locked row first.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 /// The hash of a SKU, or zero for requests without one. SKUs with the same hash share their turns.
 pub(super) type Key = u64;
+
+/// What a statement does on a connection if another transaction has locked its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It waits until the wait limit.
+    Waiting,
+    /// It fails, after milliseconds at most.
+    Prompt,
+}
+
+/// What a request does with its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// It waits for no row.
+    NoRow,
+    /// It locks a row that is not known to be locked.
+    Row,
+    /// It waits for a row that is locked.
+    LockedRow,
+}
+
+impl Need {
+    /// The kinds of connections that serve it, the better one first. If its SKU has `connections`
+    /// already, the row is probably locked by one of them.
+    fn kinds(self, connections: usize) -> &'static [Kind] {
+        if self == Self::LockedRow || self == Self::Row && connections > 0 {
+            &[Kind::Waiting]
+        } else {
+            &[Kind::Waiting, Kind::Prompt]
+        }
+    }
+}
 
 /// The queue of one pool.
 #[derive(Debug)]
@@ -20,23 +56,35 @@ pub(super) struct Queue {
 
 #[derive(Debug)]
 struct State {
-    /// Connections that no request has.
-    free: usize,
+    /// Connections of each [`Kind`] that no request has.
+    free: [usize; 2],
     /// How many connections one SKU may have.
     share: usize,
     /// The SKUs that have a connection or wait for one.
     groups: HashMap<Key, Group>,
-    /// The SKUs that wait and have less than their share, in the order of their turns.
-    turns: VecDeque<Key>,
+    /// The SKUs that wait and have less than their share, by the numbers of their turns: [`ANY`], those
+    /// that any connection serves, and [`ONLY_WAITING`].
+    turns: [BTreeMap<u64, Key>; 2],
+    last_turn: u64,
 }
+
+const ANY: usize = 0;
+const ONLY_WAITING: usize = 1;
 
 /// The requests of one SKU.
 #[derive(Debug, Default)]
 struct Group {
     connections: usize,
-    waiting: VecDeque<oneshot::Sender<Permit>>,
-    /// Whether the SKU is in `turns`.
-    has_turn: bool,
+    waiting: VecDeque<Request>,
+    /// Its place in `turns`.
+    turn: Option<(usize, u64)>,
+}
+
+/// A request that waits for a connection.
+#[derive(Debug)]
+struct Request {
+    need: Need,
+    permit: oneshot::Sender<Permit>,
 }
 
 /// The right to use one connection. Dropping it lets the next request continue.
@@ -44,27 +92,38 @@ struct Group {
 pub(super) struct Permit {
     queue: Arc<Queue>,
     key: Key,
+    kind: Kind,
 }
 
 impl Queue {
-    pub(super) fn new(connections: usize) -> Arc<Self> {
+    /// For this many connections of each kind.
+    pub(super) fn new(waiting: usize, prompt: usize) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
-                free: connections,
-                share: (connections / 2).max(1),
+                free: [waiting, prompt],
+                share: ((waiting + prompt) / 2).max(1),
                 groups: HashMap::new(),
-                turns: VecDeque::new(),
+                turns: [BTreeMap::new(), BTreeMap::new()],
+                last_turn: 0,
             }),
         })
     }
 
     /// Waits for the right to use a connection. Cancel safe.
-    pub(super) async fn enter(self: &Arc<Self>, key: Key) -> Permit {
+    pub(super) async fn enter(self: &Arc<Self>, key: Key, need: Need) -> Permit {
         let (sender, permit) = oneshot::channel();
         {
             let mut state = self.state();
             let waiting = &mut state.groups.entry(key).or_default().waiting;
-            waiting.push_back(sender);
+            let request = Request {
+                need,
+                permit: sender,
+            };
+            if need == Need::LockedRow {
+                waiting.push_front(request);
+            } else {
+                waiting.push_back(request);
+            }
             state.update(key);
         }
         self.serve();
@@ -75,12 +134,12 @@ impl Queue {
     fn serve(self: &Arc<Self>) {
         loop {
             let next = self.state().next();
-            let Some((waiting, key)) = next else {
+            let Some((request, key, kind)) = next else {
                 return;
             };
             let queue = Arc::clone(self);
             // If the request is gone, its permit is dropped here, which serves the next one.
-            drop(waiting.send(Permit { queue, key }));
+            drop(request.permit.send(Permit { queue, key, kind }));
         }
     }
 
@@ -91,45 +150,86 @@ impl Queue {
 }
 
 impl State {
-    /// Takes the next turn, if a connection is free.
-    fn next(&mut self) -> Option<(oneshot::Sender<Permit>, Key)> {
-        while self.free > 0 {
-            let key = self.turns.pop_front()?;
+    /// Takes the next turn that a free connection serves.
+    fn next(&mut self) -> Option<(Request, Key, Kind)> {
+        loop {
+            let (turn, list) = self.first_turn()?;
+            let key = *self.turns[list].get(&turn)?;
             let group = self.groups.get_mut(&key)?;
-            group.has_turn = false;
             while group
                 .waiting
                 .front()
-                .is_some_and(oneshot::Sender::is_closed)
+                .is_some_and(|request| request.permit.is_closed())
             {
                 group.waiting.pop_front();
             }
-            let waiting = group.waiting.pop_front();
-            if waiting.is_some() {
+            let kind = group.waiting.front().and_then(|request| {
+                let mut kinds = request.need.kinds(group.connections).iter().copied();
+                kinds.find(|kind| self.free[*kind as usize] > 0)
+            });
+            let served = kind.zip(kind.and_then(|_| group.waiting.pop_front()));
+            if let Some((kind, _)) = served {
                 group.connections += 1;
-                self.free -= 1;
+                group.turn = None;
+                self.turns[list].remove(&turn);
+                self.free[kind as usize] -= 1;
             }
+            // If those that it had the turn for are gone, the next one of the SKU keeps its place.
             self.update(key);
-            if let Some(waiting) = waiting {
-                return Some((waiting, key));
+            if let Some((kind, request)) = served {
+                return Some((request, key, kind));
             }
         }
-        None
     }
 
-    /// Gives a SKU a turn if it waits for one and may have it. Forgets a SKU without requests.
+    /// The first turn for which a connection is free, and its list.
+    fn first_turn(&self) -> Option<(u64, usize)> {
+        let [waiting, prompt] = self.free;
+        let first = |list: usize, free: usize| {
+            let (turn, _) = self.turns[list].first_key_value()?;
+            (free > 0).then_some((*turn, list))
+        };
+        let turns = [first(ANY, waiting + prompt), first(ONLY_WAITING, waiting)];
+        turns.into_iter().flatten().min()
+    }
+
+    /// Gives a SKU a turn if it waits for one and may have it; it keeps the place that it has. Forgets a
+    /// SKU without requests.
     fn update(&mut self, key: Key) {
         let Some(group) = self.groups.get_mut(&key) else {
             return;
         };
-        if group.waiting.is_empty() {
+        let turn = group.turn.take().map(|(list, turn)| {
+            self.turns[list].remove(&turn);
+            turn
+        });
+        let Some(first) = group.waiting.front() else {
             if group.connections == 0 {
                 self.groups.remove(&key);
             }
-        } else if group.connections < self.share && !group.has_turn {
-            group.has_turn = true;
-            self.turns.push_back(key);
+            return;
+        };
+        if group.connections < self.share {
+            let kinds = first.need.kinds(group.connections);
+            let list = if kinds.contains(&Kind::Prompt) {
+                ANY
+            } else {
+                ONLY_WAITING
+            };
+            let turn = turn.unwrap_or_else(|| {
+                self.last_turn += 1;
+                self.last_turn
+            });
+            self.turns[list].insert(turn, key);
+            group.turn = Some((list, turn));
         }
+    }
+}
+
+impl Permit {
+    /// Whether a statement on the connection does not wait for a row.
+    pub(super) fn is_prompt(&self) -> bool {
+        self.kind == Kind::Prompt
     }
 }
 
@@ -137,7 +237,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         {
             let mut state = self.queue.state();
-            state.free += 1;
+            state.free[self.kind as usize] += 1;
             if let Some(group) = state.groups.get_mut(&self.key) {
                 group.connections -= 1;
             }
@@ -148,99 +248,4 @@ impl Drop for Permit {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-    use futures_util::future::BoxFuture;
-
-    use super::*;
-
-    const HOT: Key = 1;
-    const WARM: Key = 2;
-    const COLD: Key = 3;
-
-    /// A request that has entered the queue.
-    fn request(queue: &Arc<Queue>, key: Key) -> BoxFuture<'static, Permit> {
-        let queue = Arc::clone(queue);
-        let mut request = async move { queue.enter(key).await }.boxed();
-        assert!((&mut request).now_or_never().is_none(), "it must wait");
-        request
-    }
-
-    /// The permit of a request that must not wait.
-    fn served(queue: &Arc<Queue>, key: Key) -> Permit {
-        let served = queue.enter(key).now_or_never();
-        served.expect("it is served at once")
-    }
-
-    /// The SKUs of the requests that are served one after another.
-    fn order(mut permit: Permit, mut requests: Vec<BoxFuture<'static, Permit>>) -> Vec<Key> {
-        let mut order = Vec::new();
-        while !requests.is_empty() {
-            drop(permit);
-            let mut found = None;
-            for (number, request) in requests.iter_mut().enumerate() {
-                if let Some(next) = request.now_or_never() {
-                    assert!(found.is_none(), "one connection serves one request");
-                    found = Some((number, next));
-                }
-            }
-            let (number, next) = found.expect("the next request is served");
-            drop(requests.remove(number));
-            order.push(next.key);
-            permit = next;
-        }
-        order
-    }
-
-    #[test]
-    fn one_sku_has_at_most_half_of_the_connections() {
-        for (connections, share) in [(1, 1), (2, 1), (3, 1), (16, 8)] {
-            let queue = Queue::new(connections);
-            let hot: Vec<Permit> = (0..share).map(|_| served(&queue, HOT)).collect();
-            let waiting = request(&queue, HOT);
-            if connections > share {
-                drop(served(&queue, COLD));
-            }
-            drop(hot);
-            assert_eq!(waiting.now_or_never().map(|permit| permit.key), Some(HOT));
-        }
-    }
-
-    #[test]
-    fn waiting_skus_take_turns() {
-        let queue = Queue::new(1);
-        let first = served(&queue, HOT);
-        let keys = [HOT, HOT, HOT, WARM, WARM, COLD, HOT];
-        let requests = keys.map(|key| request(&queue, key)).into();
-        let expected = [WARM, COLD, HOT, WARM, HOT, HOT, HOT];
-        assert_eq!(order(first, requests), expected);
-    }
-
-    #[test]
-    fn sku_at_its_share_waits_for_its_own_connections() {
-        let queue = Queue::new(4);
-        let hot = [served(&queue, HOT), served(&queue, HOT)];
-        let mut waiting = request(&queue, HOT);
-        drop([served(&queue, WARM), served(&queue, COLD)]);
-        assert!((&mut waiting).now_or_never().is_none(), "it has its share");
-        drop(hot);
-        assert!(waiting.now_or_never().is_some());
-    }
-
-    #[test]
-    fn request_that_is_gone_costs_no_connection() {
-        let queue = Queue::new(1);
-        let first = served(&queue, HOT);
-        let served_then_gone = request(&queue, HOT);
-        let gone = request(&queue, COLD);
-        let stays = request(&queue, HOT);
-        drop(gone);
-        drop(first);
-        drop(served_then_gone);
-        let permit = stays.now_or_never().expect("the next request is served");
-        drop(permit);
-        assert!(queue.state().groups.is_empty(), "all are forgotten");
-        assert!(queue.state().turns.is_empty());
-        drop(served(&queue, WARM));
-    }
-}
+mod tests;

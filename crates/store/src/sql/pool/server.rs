@@ -11,7 +11,7 @@ use sqlx::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::close;
-use super::queue::{Key, Queue};
+use super::queue::{Key, Need, Queue};
 use super::{PooledConnection, ServerHealth, Transaction};
 use crate::clock::ServerClock;
 use crate::sql::errors::{Verdict, before_commit, classify, unavailable};
@@ -54,12 +54,17 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
 /// A bounded number of connections, opened when they are first needed.
 #[derive(Debug)]
 pub(crate) struct Pool<S: Server> {
-    connections: deadpool::managed::Pool<Opener<S>>,
+    /// A statement on them waits for a row that is locked.
+    waiting: Connections<S>,
+    /// A statement on them does not, if the pool has any.
+    prompt: Option<Connections<S>>,
     queue: Arc<Queue>,
     /// Where its requests wait in the queue.
     key: Key,
     health: Arc<ServerHealth>,
 }
+
+type Connections<S> = deadpool::managed::Pool<Opener<S>>;
 
 /// A connection, and the clock of its server.
 #[derive(Debug)]
@@ -110,20 +115,28 @@ impl<S: Server> Manager for Opener<S> {
 }
 
 impl<S: Server> Pool<S> {
+    /// At most `size` connections.
     pub(crate) fn new(server: S, size: u32, health: &Arc<ServerHealth>) -> Self {
-        let opener = Opener {
-            server,
-            health: Arc::clone(health),
-        };
-        let connections = deadpool::managed::Pool::builder(opener)
-            .max_size(size as usize)
-            // The connection that was used last is most likely to be alive.
-            .queue_mode(QueueMode::Lifo)
-            .build()
-            .expect("no time-out is set, which would need a runtime");
+        let size = size as usize;
+        let queue = Queue::new(size, 0);
         Self {
-            connections,
-            queue: Queue::new(size as usize),
+            waiting: connections(server, size, health),
+            prompt: None,
+            queue,
+            key: 0,
+            health: Arc::clone(health),
+        }
+    }
+
+    /// At most `size` connections, of which half (at least one) wait for locked rows. The others are
+    /// opened by `prompt`, and do not wait.
+    pub(crate) fn for_writes(server: S, prompt: S, size: u32, health: &Arc<ServerHealth>) -> Self {
+        let size = size as usize;
+        let waiting = (size / 2).max(1);
+        Self {
+            waiting: connections(server, waiting, health),
+            prompt: Some(connections(prompt, size - waiting, health)),
+            queue: Queue::new(waiting, size - waiting),
             key: 0,
             health: Arc::clone(health),
         }
@@ -134,32 +147,52 @@ impl<S: Server> Pool<S> {
         let mut hasher = DefaultHasher::new();
         sku.hash(&mut hasher);
         Self {
-            connections: self.connections.clone(),
+            waiting: self.waiting.clone(),
+            prompt: self.prompt.clone(),
             queue: Arc::clone(&self.queue),
             key: hasher.finish(),
             health: Arc::clone(&self.health),
         }
     }
 
-    /// A connection within the wait limit.
+    /// The connections for one write that locks a row of this SKU.
+    pub(crate) fn for_row(&self, sku: &Sku) -> RowConnections<S> {
+        RowConnections {
+            pool: self.for_sku(sku),
+            since: Instant::now(),
+            need: Need::Row,
+            was_prompt: false,
+        }
+    }
+
+    /// A connection within the wait limit, for statements that wait for no row.
     ///
     /// # Errors
     /// [`StoreError::Exhausted`] if all are busy, [`StoreError::Unavailable`] if the database does
     /// not answer.
     pub(crate) async fn acquire(&self) -> Result<PooledConnection<S>> {
-        let started = Instant::now();
+        self.acquire_for(Need::NoRow, Instant::now()).await
+    }
+
+    /// The same for a need, and with a wait limit that began at `since`.
+    async fn acquire_for(&self, need: Need, since: Instant) -> Result<PooledConnection<S>> {
         let wait_limit = self.health.wait_limit;
         // Not the whole limit, because the request has to wait for a row after this.
-        let Ok(permit) = timeout(wait_limit * 3 / 4, self.queue.enter(self.key)).await else {
+        let left = (wait_limit * 3 / 4).saturating_sub(since.elapsed());
+        let Ok(permit) = timeout(left, self.queue.enter(self.key, need)).await else {
             return Err(if self.is_busy() && self.health.is_answering() {
                 StoreError::Exhausted
             } else {
                 unavailable(sqlx::Error::PoolTimedOut)
             });
         };
+        let connections = match &self.prompt {
+            Some(prompt) if permit.is_prompt() => prompt,
+            _ => &self.waiting,
+        };
         let mut refusal = None;
-        let left = wait_limit.saturating_sub(started.elapsed());
-        let opened = match timeout(left, self.connect(&mut refusal)).await {
+        let left = wait_limit.saturating_sub(since.elapsed());
+        let opened = match timeout(left, self.connect(connections, &mut refusal)).await {
             Ok(opened) => opened.map_err(unavailable)?,
             Err(_elapsed) => {
                 return Err(unavailable(refusal.unwrap_or(sqlx::Error::PoolTimedOut)));
@@ -172,11 +205,12 @@ impl<S: Server> Pool<S> {
     /// Tries again if the server is starting, or is away for a moment. `refusal` is its last error.
     async fn connect(
         &self,
+        connections: &Connections<S>,
         refusal: &mut Option<sqlx::Error>,
     ) -> Result<Object<Opener<S>>, PoolError<sqlx::Error>> {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.connections.get().await {
+            match connections.get().await {
                 Err(PoolError::Backend(error)) if is_transient(&error) => {
                     self.health.record_failure();
                     *refusal = Some(error);
@@ -203,14 +237,70 @@ impl<S: Server> Pool<S> {
     /// Closes idle connections, and refuses new users. Connections in use are closed when they come
     /// back.
     pub(crate) async fn close(&self) {
-        let idle = self.connections.retain(|_, _| false).removed;
-        self.connections.close();
+        let mut idle = Vec::new();
+        for connections in self.connections() {
+            idle.append(&mut connections.retain(|_, _| false).removed);
+            connections.close();
+        }
         futures_util::future::join_all(idle.into_iter().map(close)).await;
+    }
+
+    fn connections(&self) -> impl Iterator<Item = &Connections<S>> {
+        std::iter::once(&self.waiting).chain(&self.prompt)
     }
 
     /// Whether every request that left the queue has its connection.
     fn is_busy(&self) -> bool {
-        self.connections.status().waiting == 0
+        let mut connections = self.connections();
+        connections.all(|connections| connections.status().waiting == 0)
+    }
+}
+
+/// At most `size` connections.
+fn connections<S: Server>(server: S, size: usize, health: &Arc<ServerHealth>) -> Connections<S> {
+    let opener = Opener {
+        server,
+        health: Arc::clone(health),
+    };
+    let connections = deadpool::managed::Pool::builder(opener)
+        .max_size(size)
+        // The connection that was used last is most likely to be alive.
+        .queue_mode(QueueMode::Lifo)
+        .build();
+    connections.expect("no time-out is set, which would need a runtime")
+}
+
+/// The connections for one write that locks a row: first of any kind, then one that waits for the row.
+#[derive(Debug)]
+pub(crate) struct RowConnections<S: Server> {
+    pool: Pool<S>,
+    /// Since when the write waits.
+    since: Instant,
+    need: Need,
+    /// Whether the last connection was a prompt one.
+    was_prompt: bool,
+}
+
+impl<S: Server> RowConnections<S> {
+    /// The next connection.
+    ///
+    /// # Errors
+    /// As [`Pool::acquire`].
+    pub(crate) async fn acquire(&mut self) -> Result<PooledConnection<S>> {
+        let connection = self.pool.acquire_for(self.need, self.since).await?;
+        self.was_prompt = connection.is_prompt();
+        Ok(connection)
+    }
+
+    /// Whether a write that ended with `error` is to be made again on the next connection: it met a lock
+    /// on one that does not wait. It changed nothing.
+    pub(crate) fn again(&mut self, error: &StoreError) -> bool {
+        let met_a_lock = matches!(error, StoreError::LockWait(_) | StoreError::KeyInFlight(_));
+        let again = met_a_lock && self.was_prompt;
+        if again {
+            self.need = Need::LockedRow;
+        }
+        again
     }
 }
 

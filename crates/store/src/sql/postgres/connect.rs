@@ -18,6 +18,9 @@ use crate::sql::statements;
 /// never pauses inside a transaction, so an idle one has lost its client.
 const IDLE_TRANSACTION_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a statement of a prompt session waits for a row. Zero would mean no limit.
+const PROMPT_LIMIT: Duration = Duration::from_millis(2);
+
 /// The server releases the lock when the session ends. Not sqlx's lock: sqlx waits for it inside a
 /// statement, and an index that is built concurrently waits for all statements that are running.
 const MIGRATION_LOCK: &str = "SELECT pg_try_advisory_lock(hashtextextended('stocklock schema', 0))";
@@ -56,6 +59,15 @@ impl PostgresServer {
             options: options(url)?,
             session: session(store.wait_limit.max(Duration::from_millis(1)), statement),
         })
+    }
+
+    /// The same server, with sessions that hardly wait for rows.
+    pub(crate) fn prompt(self) -> Self {
+        let (session, limit) = (self.session.as_str(), PROMPT_LIMIT.as_millis());
+        Self {
+            session: trusted(format!("{session}; SET lock_timeout = {limit}")),
+            options: self.options,
+        }
     }
 
     pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
