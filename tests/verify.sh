@@ -20,7 +20,7 @@ export TEST_SEED=$SEED TEST_BINARY=$target/dist/stocklock
 # after options of the test harness. Tests that measure time run one after the other. Add a check here;
 # its figures are the lines `figure: …` that its tests print. The check `mutations` runs mutations.py.
 checks='
-load | fairness | | --test-threads=1 full::load::
+load | fairness | | --test-threads=1 full::load:: full::abandoned_reads::
 load | logging | | --test-threads=1 logging::full::
 load | times | TEST_TIMES=exact | --test-threads=1 failover:: database_killed:: database_unreachable:: lock_server_killed:: wakeups:: redis_permits::
 page | page | | page::full::

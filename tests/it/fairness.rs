@@ -83,6 +83,29 @@ async fn audits_do_not_stop_sales(#[values(Mysql, Postgres)] backend: Backend) {
     app.audit("a").await;
 }
 
+/// Goal: the bound on audits also holds for clients that hang up: the database still works for them.
+///
+/// Method: the proxy holds the answer to an audit, and its client hangs up. Audits of one SKU have one
+/// connection, so the next one has to wait.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abandoned_audit_counts_until_it_is_answered(#[values(Mysql, Postgres)] backend: Backend) {
+    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=1000"]).await;
+    app.set_level("a", PLENTY).await;
+    let hold = proxy.hold_answer(b"received");
+    let audit = || send(app.request(0, Method::GET, "/stock/a/audit"));
+    let abandoned = tokio::spawn(audit());
+    hold.held().await;
+    abandoned.abort();
+    let refused = audit().await;
+    assert_eq!(refused.status_and_code(), (503, "overloaded"));
+    hold.let_go();
+    until("the next audit is answered", async || {
+        audit().await.status == 200
+    })
+    .await;
+}
+
 /// The buyers of a SKU whose row is locked wait for the row on at most half of the connections.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,6 +34,7 @@ mod failures;
 mod fairness;
 mod faults;
 mod full {
+    mod abandoned_reads;
     mod load;
 }
 mod headers;

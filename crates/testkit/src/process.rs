@@ -151,13 +151,22 @@ impl Process {
 
     /// Its largest resident memory so far, in KiB.
     pub fn peak_memory(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    /// How many threads it has.
+    pub fn threads(&self) -> u64 {
+        self.status("Threads:")
+    }
+
+    /// A number in the status of the process.
+    fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.0.id()));
         let status = status.expect("the process is running");
-        let peak = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
-        peak.and_then(|kib| kib.parse().ok())
-            .expect("the status contains VmHWM in kB")
+        let mut lines = status.lines();
+        let number = lines.find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
+        let number = number.and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("the status has no {name}"))
     }
 
     /// Waits until it ends, and returns its output.

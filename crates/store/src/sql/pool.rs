@@ -10,8 +10,10 @@
 //! when it comes back:
 //! - every request answered, no transaction open: it is reused;
 //! - every request answered, a transaction open: it is rolled back, then reused;
-//! - a request not answered, the server has ended the session, or an error that the table of errors
-//!   does not have: it is closed.
+//! - a request not answered, because its caller is gone: the server still works on it. So the connection
+//!   counts as used until the answer comes or the server has ended the statement, and is closed then;
+//! - an answer half read, the server has ended the session, or an error that the table of errors does
+//!   not have: it is closed.
 //!
 //! If the server refuses a write, for example after a failover, the connections that were open then
 //! are closed, so that the next requests reach the server that accepts writes now. The same if a
@@ -27,10 +29,12 @@ mod connection;
 mod health;
 mod queue;
 mod server;
+mod statement_end;
 
 pub(super) use connection::{PooledConnection, Transaction};
 pub(super) use health::ServerHealth;
 pub(super) use server::{Pool, Server};
+pub(super) use statement_end::StatementEnd;
 
 /// How long a statement may take until the server ends it: a lock wait in whole seconds, the unit of
 /// the coarsest server, and half a second for the work. MySQL ends only reads this way; its writes

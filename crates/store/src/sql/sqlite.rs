@@ -5,6 +5,7 @@
 //! transaction if another connection has written since. `BEGIN IMMEDIATE` also locks every row.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration};
@@ -17,7 +18,7 @@ use super::dialect::{Dialect, Statement, Value, fetch, query, values};
 use super::errors::{self, Inserted, before_commit};
 use super::merged::{MergedWrite, WrittenLevel};
 use super::migration::{self, MigrationServer, migrations};
-use super::pool::{PooledConnection, Server, Transaction};
+use super::pool::{self, PooledConnection, Server, StatementEnd, Transaction};
 use super::sold::json;
 use super::statements::{self, Words};
 use crate::{AttemptOutcome, Result};
@@ -215,13 +216,30 @@ fn options(url: &str) -> Result<SqliteConnectOptions, String> {
         .synchronous(SqliteSynchronous::Full))
 }
 
+/// How many steps of its virtual machine SQLite makes before it asks whether a statement must end: less
+/// than a millisecond of work.
+const STEPS: i32 = 1_000;
+
 /// The file, and how long its connections wait for locks of other processes.
 #[derive(Debug, Clone)]
-pub(crate) struct SqliteFile(SqliteConnectOptions);
+pub(crate) struct SqliteFile {
+    options: SqliteConnectOptions,
+    /// How long a statement may take, if that is limited.
+    limit: Option<Duration>,
+}
+
+impl From<SqliteConnectOptions> for SqliteFile {
+    fn from(options: SqliteConnectOptions) -> Self {
+        Self {
+            options,
+            limit: None,
+        }
+    }
+}
 
 impl SqliteFile {
     pub(crate) fn at(url: &str) -> Result<Self, String> {
-        Ok(Self(options(url)?))
+        Ok(options(url)?.into())
     }
 
     /// Without a busy timeout. The pool waits for the write lock, so no thread blocks in SQLite.
@@ -229,18 +247,22 @@ impl SqliteFile {
     /// SQLite keeps the old pages of a statement with many rows until its end: here in memory, not in a file
     /// of their own. A checkpoint writes each changed page once, so a long log (32 MiB) has fewer of them.
     pub(crate) fn for_writer(&self) -> Self {
-        let options = self.0.clone().busy_timeout(Duration::ZERO);
+        let options = self.options.clone().busy_timeout(Duration::ZERO);
         let options = options.pragma("temp_store", "memory");
         let options = options.pragma("wal_autocheckpoint", "8000");
-        Self(options.pragma("cache_size", "-16384"))
+        options.pragma("cache_size", "-16384").into()
     }
 
+    /// With the time limit that servers have for statements. The writer has none.
     pub(crate) fn for_readers(&self, wait_limit: Duration) -> Self {
-        Self(self.0.clone().busy_timeout(wait_limit))
+        Self {
+            options: self.options.clone().busy_timeout(wait_limit),
+            limit: Some(pool::statement_limit(wait_limit)),
+        }
     }
 
     pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
-        Ok(Self(options(url)?.busy_timeout(migration::LOCK_LIMIT)))
+        Ok(options(url)?.busy_timeout(migration::LOCK_LIMIT).into())
     }
 }
 
@@ -253,7 +275,21 @@ impl Server for SqliteFile {
     type Connection = SqliteConnection;
 
     async fn open(&self) -> sqlx::Result<SqliteConnection> {
-        self.0.connect().await
+        self.options.connect().await
+    }
+
+    async fn limit_statements(
+        &self,
+        connection: &mut SqliteConnection,
+    ) -> sqlx::Result<Option<Arc<StatementEnd>>> {
+        let Some(limit) = self.limit else {
+            return Ok(None);
+        };
+        let end = Arc::new(StatementEnd::new(limit));
+        let asked = Arc::clone(&end);
+        let mut handle = connection.lock_handle().await?;
+        handle.set_progress_handler(STEPS, move || !asked.is_over());
+        Ok(Some(end))
     }
 
     async fn run(connection: &mut SqliteConnection, statement: &'static str) -> sqlx::Result<()> {
@@ -295,22 +331,10 @@ impl MigrationServer for SqliteFile {
     }
 
     fn explain(&self, error: &MigrateError) -> String {
-        let file = self.0.get_filename().display().to_string();
+        let file = self.options.get_filename().display().to_string();
         migration::explain_file(error, &file)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// `2` is FULL: COMMIT returns after the log is on the disk.
-    #[tokio::test]
-    async fn every_commit_is_synced() {
-        let SqliteFile(file) = SqliteFile::at("sqlite://synced.db").unwrap().for_writer();
-        let mut connection = file.filename(":memory:").connect().await.unwrap();
-        let synchronous = sqlx::query_scalar("PRAGMA synchronous");
-        let synchronous: i64 = synchronous.fetch_one(&mut connection).await.unwrap();
-        assert_eq!(synchronous, 2);
-    }
-}
+mod tests;

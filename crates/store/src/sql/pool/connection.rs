@@ -23,14 +23,24 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// The longest pause before SQLite's write lock is asked for again: another process may hold it.
 const WRITER_PAUSE: Duration = Duration::from_millis(5);
 
+/// What is known of the last request on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    /// It was answered in full, or there was none.
+    Answered,
+    /// It was sent then, and not answered in full.
+    Sent(Instant),
+    /// The answer is half read, or the connection is broken.
+    Lost,
+}
+
 /// A connection in use. Its drop decides what becomes of it: see [`super`].
 #[derive(Debug)]
 pub(crate) struct PooledConnection<S: Server> {
     /// `Some` until the drop.
     connection: Option<(Permit, Object<Opener<S>>)>,
     health: Arc<ServerHealth>,
-    /// A request was sent and not answered in full.
-    unanswered: bool,
+    request: Request,
     /// The session has ended, or its state is not known.
     is_spent: bool,
     in_transaction: bool,
@@ -45,7 +55,7 @@ impl<S: Server> PooledConnection<S> {
         Self {
             connection: Some((permit, connection)),
             health,
-            unanswered: false,
+            request: Request::Answered,
             is_spent: false,
             in_transaction: false,
         }
@@ -59,9 +69,12 @@ impl<S: Server> PooledConnection<S> {
 
     /// The connection, to send a request. Its answer goes to [`PooledConnection::received`].
     pub(crate) fn send(&mut self) -> &mut S::Connection {
-        self.unanswered = true;
+        self.request = Request::Sent(Instant::now());
         let connection = self.connection.as_mut();
         let (_, timed) = connection.expect("the connection is there until the drop");
+        if let Some(end) = &timed.end {
+            end.begin();
+        }
         &mut timed.connection
     }
 
@@ -77,7 +90,15 @@ impl<S: Server> PooledConnection<S> {
     /// or an answer on it is half read. It cannot either after the database's last message on it, for
     /// example that an administrator ended the session, nor after an error that is not in the table.
     pub(crate) fn received<T>(&mut self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
-        self.unanswered = !matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        self.request = match &answer {
+            Ok(_) | Err(sqlx::Error::Database(_)) => Request::Answered,
+            Err(_) => Request::Lost,
+        };
+        if let Some((_, timed)) = &self.connection
+            && let Some(end) = &timed.end
+        {
+            end.answered();
+        }
         let verdict = answer.as_ref().err().map(classify);
         self.is_spent |= matches!(
             verdict,
@@ -87,10 +108,17 @@ impl<S: Server> PooledConnection<S> {
             Some(Verdict::ConnectionLost) => self.health.record_failure(),
             // The others that are open have prepared the same.
             Some(Verdict::Stale) => self.health.record_refusal(),
-            Some(Verdict::Unavailable) if !self.unanswered => self.health.record_refusal(),
+            Some(Verdict::Unavailable) if self.request == Request::Answered => {
+                self.health.record_refusal();
+            }
             _ => {}
         }
         answer
+    }
+
+    /// Closes the connection without waiting for the answer.
+    pub(super) fn give_up(mut self) {
+        self.request = Request::Lost;
     }
 
     /// Begins a transaction.
@@ -154,26 +182,54 @@ impl<S: Server> Drop for PooledConnection<S> {
         };
         let age = Object::metrics(&connection).age();
         let is_outdated = self.health.is_outdated(age);
-        let is_usable = !self.unanswered && !self.is_spent;
-        if is_usable && !self.in_transaction && !is_outdated {
+        let request = match self.request {
+            Request::Answered if self.is_spent => Request::Lost,
+            request => request,
+        };
+        if request == Request::Answered && !self.in_transaction && !is_outdated {
             self.health.record_success();
             return;
         }
         // Without a runtime, the process is about to end.
-        match Handle::try_current() {
-            Ok(runtime) if is_usable && is_outdated => {
+        let Ok(runtime) = Handle::try_current() else {
+            drop(Object::take(connection));
+            return;
+        };
+        let health = Arc::clone(&self.health);
+        match request {
+            Request::Lost => drop(Object::take(connection)),
+            Request::Sent(at) => {
+                let timed = Object::take(connection);
+                runtime.spawn(async move {
+                    end_request::<S>(timed, at, health).await;
+                    drop(permit);
+                });
+            }
+            Request::Answered if is_outdated => {
                 runtime.spawn(close(Object::take(connection)));
             }
-            Ok(runtime) if is_usable => {
-                let health = Arc::clone(&self.health);
+            Request::Answered => {
                 runtime.spawn(async move {
                     roll_back_and_return(connection, health).await;
                     drop(permit);
                 });
             }
-            _ => drop(Object::take(connection)),
         }
     }
+}
+
+/// Returns when the database has ended the request, and the connection is closed.
+async fn end_request<S: Server>(
+    mut timed: Timed<S::Connection>,
+    sent: Instant,
+    health: Arc<ServerHealth>,
+) {
+    if let Some(end) = &timed.end {
+        end.end_now();
+    }
+    // The answer to the ping comes after that to the request.
+    let ended = health.by_limit(sent, timed.connection.ping()).await;
+    tracing::debug!(?ended, "a connection is closed: its request was abandoned");
 }
 
 /// Rolls back, and returns the connection to the pool. Closes it if that fails, which ends the
@@ -239,7 +295,7 @@ impl<S: Server> Transaction<S> {
             Ok(()) => self.ended(),
             Err(error) => {
                 tracing::debug!(%error, "a connection is closed: it could not be rolled back");
-                self.0.unanswered = true;
+                self.0.request = Request::Lost;
             }
         }
     }
@@ -260,132 +316,4 @@ impl<S: Server> DerefMut for Transaction<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use sqlx::{Executor, SqliteConnection};
-
-    use super::super::Pool;
-    use super::*;
-
-    /// Each connection is a database of its own, so its content tells which one was used.
-    #[derive(Debug)]
-    struct Embedded;
-
-    static ROLLED_BACK: AtomicU32 = AtomicU32::new(0);
-
-    impl Server for Embedded {
-        const EMBEDDED: bool = true;
-
-        const CHECK_WRITABLE: &'static str = "SELECT 1";
-
-        type Connection = SqliteConnection;
-
-        async fn open(&self) -> sqlx::Result<SqliteConnection> {
-            let mut connection = SqliteConnection::connect("sqlite::memory:").await?;
-            connection.execute("CREATE TABLE sale (id)").await?;
-            Ok(connection)
-        }
-
-        async fn run(
-            connection: &mut SqliteConnection,
-            statement: &'static str,
-        ) -> sqlx::Result<()> {
-            if statement == "ROLLBACK" {
-                ROLLED_BACK.fetch_add(1, Ordering::Relaxed);
-            }
-            connection.execute(statement).await.map(drop)
-        }
-
-        async fn read_clock(_: &mut SqliteConnection) -> sqlx::Result<i64> {
-            Ok(0)
-        }
-    }
-
-    const SELL: &str = "INSERT INTO sale VALUES (1)";
-    const FAIL: &str = "SELECT nothing FROM nowhere";
-    const CORRUPT: &str = "PRAGMA writable_schema = ON;
-        UPDATE sqlite_schema SET rootpage = 1000 WHERE name = 'sale';
-        PRAGMA writable_schema = RESET; SELECT count(*) FROM sale";
-
-    /// The number of sales on the pool's connection, and of rollbacks so far.
-    async fn state(pool: &Pool<Embedded>) -> (i64, u32) {
-        let mut connection = pool.acquire().await.unwrap();
-        let count = sqlx::query_scalar("SELECT count(*) FROM sale")
-            .fetch_one(connection.send())
-            .await;
-        let sales = connection.received(count).unwrap();
-        (sales, ROLLED_BACK.load(Ordering::Relaxed))
-    }
-
-    async fn sell(pool: &Pool<Embedded>) -> Transaction<Embedded> {
-        let mut tx = pool.begin("BEGIN").await.unwrap();
-        tx.run(SELL).await.unwrap();
-        tx
-    }
-
-    #[tokio::test]
-    async fn connection_is_rolled_back_or_closed_only_if_necessary() {
-        let health = ServerHealth::new(Duration::from_secs(5), true);
-        let pool = Pool::new(Embedded, 1, &health);
-
-        sell(&pool).await.commit().await.unwrap();
-        assert_eq!(state(&pool).await, (1, 0));
-        sell(&pool).await.roll_back().await;
-        assert_eq!(state(&pool).await, (1, 1));
-        drop(sell(&pool).await);
-        assert_eq!(state(&pool).await, (1, 2));
-
-        let mut failed = sell(&pool).await;
-        failed.run(FAIL).await.expect_err("no such table");
-        drop(failed);
-        assert_eq!(state(&pool).await, (1, 3));
-
-        let mut alone = pool.acquire().await.unwrap();
-        alone.run(FAIL).await.expect_err("no such table");
-        drop(alone);
-        assert_eq!(state(&pool).await, (1, 3));
-
-        let mut abandoned = pool.acquire().await.unwrap();
-        let _never_answered = abandoned.send();
-        drop(abandoned);
-        assert_eq!(state(&pool).await, (0, 3), "this is a new connection");
-    }
-
-    /// A later answer does not make it usable again.
-    #[tokio::test]
-    async fn connection_with_an_unknown_error_is_closed() {
-        let health = ServerHealth::new(Duration::from_secs(5), true);
-        let pool = Pool::new(Embedded, 1, &health);
-        sell(&pool).await.commit().await.unwrap();
-
-        let mut connection = pool.acquire().await.unwrap();
-        connection.run(CORRUPT).await.expect_err("a corrupt schema");
-        connection.run("SELECT 1").await.unwrap();
-        drop(connection);
-
-        assert_eq!(state(&pool).await.0, 0, "this is a new connection");
-    }
-
-    #[tokio::test]
-    async fn connection_that_refuses_a_write_is_replaced() {
-        let health = ServerHealth::new(Duration::from_secs(5), true);
-        let pool = Pool::new(Embedded, 1, &health);
-        sell(&pool).await.commit().await.unwrap();
-        let refuse = async || {
-            let mut connection = pool.acquire().await.unwrap();
-            connection.run("PRAGMA query_only = ON").await.unwrap();
-            connection.run(SELL).await.expect_err("it is read-only");
-        };
-        // A new connection is kept for a moment.
-        let replaced = async {
-            refuse().await;
-            while state(&pool).await.0 > 0 {
-                refuse().await;
-            }
-        };
-        let replaced = timeout(Duration::from_secs(5), replaced).await;
-        replaced.expect("the connection is replaced");
-        sell(&pool).await.commit().await.unwrap();
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stocklock_core::ports::DriverError;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::statement_limit;
 
@@ -33,7 +33,7 @@ pub(crate) struct ServerHealth {
     pub(super) wait_limit: Duration,
     /// How long to wait for one answer. The server has ended the statement by then.
     pub(super) answer_limit: Duration,
-    /// The database is a library in this process. It always answers, but sets no time limits.
+    /// The database is a library in this process. It always answers.
     embedded: bool,
 }
 
@@ -97,6 +97,19 @@ impl ServerHealth {
             self.record_failure();
             format!("the database has not answered for {limit:?}").into()
         })
+    }
+
+    /// Waits for the answer to a request that was sent then. Not longer than a server that is alive can
+    /// take: `None`.
+    pub(super) async fn by_limit<T>(
+        &self,
+        sent: Instant,
+        answer: impl Future<Output = T>,
+    ) -> Option<T> {
+        if self.embedded {
+            return Some(answer.await);
+        }
+        timeout_at(sent + self.answer_limit, answer).await.ok()
     }
 
     /// Whether a connection may be used without a ping. A connection that was idle when another one

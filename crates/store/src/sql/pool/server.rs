@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::close;
 use super::queue::{Key, Need, Queue};
-use super::{PooledConnection, ServerHealth, Transaction};
+use super::{PooledConnection, ServerHealth, StatementEnd, Transaction};
 use crate::clock::ServerClock;
 use crate::sql::errors::{Verdict, before_commit, classify, unavailable};
 use crate::{Result, StoreError};
@@ -21,6 +21,10 @@ use stocklock_core::stock::Sku;
 /// How long a connection may take to answer a ping. Far more than a round trip, and far less than a
 /// request waits for a connection, because several connections may be dead.
 const PING_LIMIT: Duration = Duration::from_millis(250);
+
+/// How long the check for readiness may take. Its statement does no work, so the connection is dead or the
+/// server does not answer.
+const CHECK_LIMIT: Duration = Duration::from_millis(450);
 
 /// The first pause before a server that refuses connections is tried again. Each is twice the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -38,6 +42,15 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Opens a connection and sets up its session.
     fn open(&self) -> impl Future<Output = sqlx::Result<Self::Connection>> + Send;
+
+    /// Makes the database end a statement on the connection when its [`StatementEnd`] says so. `None` if a
+    /// server does that by itself.
+    fn limit_statements(
+        &self,
+        _: &mut Self::Connection,
+    ) -> impl Future<Output = sqlx::Result<Option<Arc<StatementEnd>>>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Runs a statement that has neither parameters nor rows.
     fn run(
@@ -71,6 +84,7 @@ type Connections<S> = deadpool::managed::Pool<Opener<S>>;
 pub(crate) struct Timed<C> {
     pub(super) connection: C,
     pub(super) clock: ServerClock,
+    pub(super) end: Option<Arc<StatementEnd>>,
 }
 
 /// Opens connections for a pool, and checks them.
@@ -86,9 +100,14 @@ impl<S: Server> Manager for Opener<S> {
 
     async fn create(&self) -> sqlx::Result<Timed<S::Connection>> {
         let mut connection = self.server.open().await?;
+        let end = self.server.limit_statements(&mut connection).await?;
         let clock = ServerClock::shows(S::read_clock(&mut connection).await?);
         self.health.record_success();
-        Ok(Timed { connection, clock })
+        Ok(Timed {
+            connection,
+            clock,
+            end,
+        })
     }
 
     /// Refuses connections that must be replaced. Reads the clock if the last reading is old or the
@@ -230,8 +249,14 @@ impl<S: Server> Pool<S> {
     /// Asks the database whether it accepts writes.
     pub(crate) async fn check_writable(&self) -> Result<()> {
         let mut connection = self.acquire().await?;
-        let answer = connection.run(S::CHECK_WRITABLE).await;
-        answer.map_err(before_commit)
+        match timeout(CHECK_LIMIT, connection.run(S::CHECK_WRITABLE)).await {
+            Ok(answer) => answer.map_err(before_commit),
+            // The next check tries another connection at once.
+            Err(elapsed) => {
+                connection.give_up();
+                Err(unavailable(elapsed))
+            }
+        }
     }
 
     /// Closes idle connections, and refuses new users. Connections in use are closed when they come
