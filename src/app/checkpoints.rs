@@ -1,5 +1,6 @@
 //! The task that writes checkpoints of the ledger, so that audits stay short. Every replica runs it: a
-//! checkpoint only moves forward, so it does not matter which replica writes it.
+//! checkpoint only moves forward, so it does not matter which replica writes it. It also closes idle
+//! connections to the database.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ async fn write(store: Arc<dyn Store>, stop: CancellationToken) {
     loop {
         let round = async {
             tokio::time::sleep(PAUSE).await;
+            store.close_idle().await;
             store.write_due().await
         };
         // Dropping a round rolls back the checkpoint that it is writing.

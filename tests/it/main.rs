@@ -24,6 +24,7 @@ mod audits;
 mod bad_input;
 mod commands;
 mod config;
+mod connection_limit;
 mod connections;
 mod counters;
 mod deduct_batch;

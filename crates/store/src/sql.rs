@@ -6,6 +6,7 @@
 //! of whole operations are the caller's ([`stocklock_core::deduct`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -61,6 +62,9 @@ const READERS: u32 = 4;
 /// Connections for audits and pages of the ledger.
 const LEDGER_READERS: u32 = 2;
 
+/// How long a connection may be idle.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
 /// Connections of a store besides the [`StoreOptions::pool_size`]: those, and one for readiness.
 pub const OTHER_CONNECTIONS: u32 = READERS + LEDGER_READERS + 1;
 
@@ -85,8 +89,13 @@ pub trait LedgerQueries: LevelStore {
     /// Asks the database, on a connection that no sale uses, whether it accepts writes.
     async fn check_writable(&self) -> Result<()>;
 
-    /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
+    /// Settings of the server under which an acknowledged sale can be lost, or that allow fewer connections
+    /// than this store may open: one sentence each.
     async fn unsafe_settings(&self) -> Result<Vec<String>>;
+
+    /// Closes connections to a server that have not been used for a while: other replicas may need them.
+    /// The one for readiness stays.
+    async fn close_idle(&self);
 
     /// Closes idle connections now, and the others when they come back.
     async fn close(&self);

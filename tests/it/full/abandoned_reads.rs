@@ -116,7 +116,7 @@ async fn abandoned_reads_stay_within_their_bound(
         "figure: {backend:?}, {READS} abandoned audits: at most {most} at once ({before} before), p99 of a \
          sale {beside:.1?}, usually {usual:.1?}, ratio {ratio:.2}"
     );
-    // A thread of SQLite ends a moment after its connection is closed, and a new one has begun.
+    // A thread of SQLite ends a moment after its connection is closed, when a new one may exist already.
     let bound = before + if backend == Sqlite { 2 * BOUND } else { BOUND };
     assert!(most <= bound, "{most}");
     assert!(ratio <= RATIO, "{ratio}");

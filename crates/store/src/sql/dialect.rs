@@ -79,6 +79,11 @@ pub(crate) trait Dialect: Server + Clone {
     fn unsafe_settings(
         connection: &mut PooledConnection<Self>,
     ) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
+
+    /// The settings that limit the connections of the user, and how many each allows.
+    fn connection_limits(
+        connection: &mut PooledConnection<Self>,
+    ) -> impl Future<Output = sqlx::Result<Vec<(String, i64)>>> + Send;
 }
 
 /// A row that every driver can decode.

@@ -72,6 +72,12 @@ fn ended_in_a_lock_wait(error: &PgDatabaseError) -> bool {
     error.code() == "57014" && error.r#where().is_some()
 }
 
+/// Whether the server refuses a connection because there are as many as it allows.
+pub(super) fn is_connection_limit(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().map(Code::of);
+    code.is_some_and(|code| code.limits_connections())
+}
+
 /// The database does not answer, or refuses to work.
 pub(super) fn unavailable(error: impl Into<DriverError>) -> StoreError {
     StoreError::Unavailable(error.into())

@@ -149,6 +149,12 @@ impl Dialect for MySqlServer {
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         requirements::complaints(connection).await
     }
+
+    async fn connection_limits(
+        connection: &mut PooledConnection<Self>,
+    ) -> sqlx::Result<Vec<(String, i64)>> {
+        requirements::connection_limits(connection).await
+    }
 }
 
 /// Converts the numbered parameters, because the driver has positional ones.

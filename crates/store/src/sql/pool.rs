@@ -15,19 +15,23 @@
 //! - an answer half read, the server has ended the session, or an error that the table of errors does
 //!   not have: it is closed.
 //!
+//! A pool keeps no connection that was idle for a while. If the server allows no more connections, a pool
+//! that has none gets one of another pool, and a pool that has some does with them.
+//!
 //! If the server refuses a write, for example after a failover, the connections that were open then
 //! are closed, so that the next requests reach the server that accepts writes now. The same if a
 //! statement that a connection has prepared is out of date.
 //!
 //! Requests wait for a connection in a fair queue: see [`queue`]. Of the connections for writes, at most
 //! half wait for rows that others have locked. A write that gets another one and meets a locked row is
-//! made again on one of these: see [`server::RowConnections`].
+//! made again on one of these: see [`row`].
 
 use std::time::Duration;
 
 mod connection;
 mod health;
 mod queue;
+mod row;
 mod server;
 mod statement_end;
 

@@ -27,6 +27,16 @@ const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
         current_setting('synchronous_standby_names'),
         current_setting('fsync'), current_setting('full_page_writes')";
 
+/// Superusers have no limit of their own. -1 means no limit.
+const CONNECTION_LIMITS: &str = "SELECT limits.name, limits.connections
+    FROM pg_roles CROSS JOIN pg_database CROSS JOIN LATERAL (VALUES
+        ('max_connections', current_setting('max_connections')::bigint - CASE WHEN rolsuper THEN 0
+            ELSE current_setting('superuser_reserved_connections')::bigint END),
+        ('the CONNECTION LIMIT of the user', CASE WHEN NOT rolsuper THEN rolconnlimit END),
+        ('the CONNECTION LIMIT of the database', CASE WHEN NOT rolsuper THEN datconnlimit END)
+    ) AS limits (name, connections)
+    WHERE rolname = session_user AND datname = current_database() AND limits.connections >= 0";
+
 impl Dialect for PostgresServer {
     const NAME: &'static str = "postgres";
 
@@ -152,6 +162,12 @@ impl Dialect for PostgresServer {
         Ok(found
             .flat_map(|(commit, standbys, fsync, pages)| complaints(commit, standbys, fsync, pages))
             .collect())
+    }
+
+    async fn connection_limits(
+        connection: &mut PooledConnection<Self>,
+    ) -> sqlx::Result<Vec<(String, i64)>> {
+        connection.fetch(CONNECTION_LIMITS, &[]).await
     }
 }
 

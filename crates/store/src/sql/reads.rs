@@ -11,7 +11,7 @@ use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
-use super::{LedgerQueries, READ, SqlStore, Store, audit, repeated_if_stale};
+use super::{IDLE_LIMIT, LedgerQueries, READ, SqlStore, Store, audit, repeated_if_stale};
 use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
@@ -159,12 +159,45 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>> {
-        self.read(READ, async {
-            let mut connection = self.readers.acquire().await?;
-            let found = D::unsafe_settings(&mut connection).await;
-            found.map_err(before_commit)
-        })
-        .await
+        let (mut found, limits) = self
+            .read(2 * READ, async {
+                let mut connection = self.readers.acquire().await?;
+                let found = D::unsafe_settings(&mut connection).await;
+                let limits = D::connection_limits(&mut connection).await;
+                Ok((
+                    found.map_err(before_commit)?,
+                    limits.map_err(before_commit)?,
+                ))
+            })
+            .await?;
+        let pools = [
+            &self.writers,
+            &self.readers,
+            &self.ledger_readers,
+            &self.probe,
+        ];
+        let opened: usize = pools.into_iter().map(Pool::size).sum();
+        for (setting, limit) in limits {
+            if usize::try_from(limit).is_ok_and(|limit| limit < opened) {
+                found.push(format!(
+                    "{setting} allows {limit} connections, but this replica may open {opened}, and with \
+                     sql-lock 6 more; increase it, or lower DATABASE_POOL_SIZE"
+                ));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn close_idle(&self) {
+        // To close the last connection to a file of SQLite writes back its whole log.
+        if !D::EMBEDDED {
+            // Not the one for readiness.
+            tokio::join!(
+                self.writers.close_idle(IDLE_LIMIT),
+                self.readers.close_idle(IDLE_LIMIT),
+                self.ledger_readers.close_idle(IDLE_LIMIT)
+            );
+        }
     }
 
     async fn close(&self) {

@@ -171,6 +171,10 @@ impl Dialect for SqliteFile {
     async fn unsafe_settings(_: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         Ok(Vec::new())
     }
+
+    async fn connection_limits(_: &mut PooledConnection<Self>) -> sqlx::Result<Vec<(String, i64)>> {
+        Ok(Vec::new())
+    }
 }
 
 /// The columns of a sale, from its JSON at this path in `value`.

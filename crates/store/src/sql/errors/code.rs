@@ -38,6 +38,16 @@ impl Code {
         }
     }
 
+    /// Whether the server refuses a connection because there are as many as it allows: in all, of the user
+    /// or of the database.
+    pub(super) fn limits_connections(&self) -> bool {
+        match self {
+            Self::Mysql(number) => matches!(number, 1040 | 1203 | 1226),
+            Self::Postgres(sqlstate) => sqlstate == "53300",
+            Self::Sqlite(_) => false,
+        }
+    }
+
     /// Whether a COMMIT that failed with this code is known to be undone.
     ///
     /// A list of known codes, because any other may come after the log was written: the server was
@@ -176,6 +186,14 @@ mod tests {
 
     fn sqlite(codes: &[i32]) -> Vec<Code> {
         codes.iter().copied().map(Code::Sqlite).collect()
+    }
+
+    #[test]
+    fn refusal_of_one_more_connection_is_known() {
+        let limits = [mysql(&[1040, 1203, 1226]), postgres(&["53300"])].concat();
+        assert!(limits.iter().all(Code::limits_connections));
+        assert!(!mysql(&[1045]).iter().any(Code::limits_connections));
+        assert!(!postgres(&["57P03"]).iter().any(Code::limits_connections));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::ServerHealth;
 use super::queue::Permit;
-use super::server::{Opener, Server, Timed};
+use super::server::{Opener, Server, Timed, set_aside};
 use crate::Result;
 use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
 use crate::sql::errors::{Verdict, before_commit, classify, in_commit};
@@ -186,7 +186,10 @@ impl<S: Server> Drop for PooledConnection<S> {
             Request::Answered if self.is_spent => Request::Lost,
             request => request,
         };
-        if request == Request::Answered && !self.in_transaction && !is_outdated {
+        let is_idle = request == Request::Answered && !self.in_transaction && !is_outdated;
+        let has_others = || Object::pool(&connection).is_some_and(|pool| pool.status().size > 1);
+        let is_wanted = is_idle && self.health.takes_back(has_others);
+        if is_idle && !is_wanted {
             self.health.record_success();
             return;
         }
@@ -204,6 +207,10 @@ impl<S: Server> Drop for PooledConnection<S> {
                     end_request::<S>(timed, at, health).await;
                     drop(permit);
                 });
+            }
+            Request::Answered if is_wanted => {
+                runtime.spawn(close(Object::take(connection)));
+                set_aside(permit);
             }
             Request::Answered if is_outdated => {
                 runtime.spawn(close(Object::take(connection)));

@@ -1,5 +1,7 @@
 //! Whether a database server answers and accepts writes: when it last did, and when it last did not.
 
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,12 +31,21 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct ServerHealth {
     last: Mutex<Last>,
+    pools: Mutex<Vec<Box<dyn GiveBack>>>,
+    /// A pool has no connection, because the server allows no more.
+    is_short: AtomicBool,
     /// How long to wait for a connection.
     pub(super) wait_limit: Duration,
     /// How long to wait for one answer. The server has ended the statement by then.
     pub(super) answer_limit: Duration,
     /// The database is a library in this process. It always answers.
     embedded: bool,
+}
+
+/// A pool of connections to the server.
+pub(super) trait GiveBack: fmt::Debug + Send + Sync {
+    /// Closes an idle connection, but not the last one of the pool. Returns whether there was one.
+    fn give_back(&self) -> bool;
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,10 +61,38 @@ impl ServerHealth {
     pub(crate) fn new(wait_limit: Duration, embedded: bool) -> Arc<Self> {
         Arc::new(Self {
             last: Mutex::default(),
+            pools: Mutex::default(),
+            is_short: AtomicBool::new(false),
             wait_limit,
             answer_limit: statement_limit(wait_limit) + ANSWER_MARGIN,
             embedded,
         })
+    }
+
+    pub(super) fn add(&self, pool: Box<dyn GiveBack>) {
+        self.pools().push(pool);
+    }
+
+    /// The server allows no more connections, and a pool has none. Another one closes a connection that is
+    /// idle, or else the next one that comes back.
+    pub(super) fn make_room(&self) {
+        let gave = self.pools().iter().any(|pool| pool.give_back());
+        if !gave {
+            self.is_short.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a connection that comes back must be closed, because its pool `has_others` and another pool
+    /// has none.
+    pub(super) fn takes_back(&self, has_others: impl FnOnce() -> bool) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+            && has_others()
+            && self.is_short.swap(false, Ordering::Relaxed)
+    }
+
+    fn pools(&self) -> MutexGuard<'_, Vec<Box<dyn GiveBack>>> {
+        // No code panics while it holds the lock.
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long a statement may take until the server ends it.

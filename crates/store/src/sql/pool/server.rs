@@ -6,15 +6,17 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool::managed::{Manager, Metrics, Object, PoolError, QueueMode, RecycleError};
+use deadpool::managed::{Manager, Metrics, Object, PoolError, QueueMode, RecycleError, WeakPool};
 use sqlx::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::close;
-use super::queue::{Key, Need, Queue};
+use super::health::GiveBack;
+use super::queue::{Key, Need, Permit, Queue};
+use super::row::RowConnections;
 use super::{PooledConnection, ServerHealth, StatementEnd, Transaction};
 use crate::clock::ServerClock;
-use crate::sql::errors::{Verdict, before_commit, classify, unavailable};
+use crate::sql::errors::{Verdict, before_commit, classify, is_connection_limit, unavailable};
 use crate::{Result, StoreError};
 use stocklock_core::stock::Sku;
 
@@ -25,6 +27,9 @@ const PING_LIMIT: Duration = Duration::from_millis(250);
 /// How long the check for readiness may take. Its statement does no work, so the connection is dead or the
 /// server does not answer.
 const CHECK_LIMIT: Duration = Duration::from_millis(450);
+
+/// How long a pool does with fewer connections after the server has refused one.
+const SET_ASIDE: Duration = Duration::from_secs(10);
 
 /// The first pause before a server that refuses connections is tried again. Each is twice the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -176,12 +181,7 @@ impl<S: Server> Pool<S> {
 
     /// The connections for one write that locks a row of this SKU.
     pub(crate) fn for_row(&self, sku: &Sku) -> RowConnections<S> {
-        RowConnections {
-            pool: self.for_sku(sku),
-            since: Instant::now(),
-            need: Need::Row,
-            was_prompt: false,
-        }
+        RowConnections::new(self.for_sku(sku))
     }
 
     /// A connection within the wait limit, for statements that wait for no row.
@@ -194,47 +194,65 @@ impl<S: Server> Pool<S> {
     }
 
     /// The same for a need, and with a wait limit that began at `since`.
-    async fn acquire_for(&self, need: Need, since: Instant) -> Result<PooledConnection<S>> {
+    pub(super) async fn acquire_for(
+        &self,
+        need: Need,
+        since: Instant,
+    ) -> Result<PooledConnection<S>> {
         let wait_limit = self.health.wait_limit;
-        // Not the whole limit, because the request has to wait for a row after this.
-        let left = (wait_limit * 3 / 4).saturating_sub(since.elapsed());
-        let Ok(permit) = timeout(left, self.queue.enter(self.key, need)).await else {
-            return Err(if self.is_busy() && self.health.is_answering() {
-                StoreError::Exhausted
-            } else {
-                unavailable(sqlx::Error::PoolTimedOut)
-            });
-        };
-        let connections = match &self.prompt {
-            Some(prompt) if permit.is_prompt() => prompt,
-            _ => &self.waiting,
-        };
-        let mut refusal = None;
-        let left = wait_limit.saturating_sub(since.elapsed());
-        let opened = match timeout(left, self.connect(connections, &mut refusal)).await {
-            Ok(opened) => opened.map_err(unavailable)?,
-            Err(_elapsed) => {
-                return Err(unavailable(refusal.unwrap_or(sqlx::Error::PoolTimedOut)));
+        loop {
+            // Not the whole limit, because the request has to wait for a row after this.
+            let left = (wait_limit * 3 / 4).saturating_sub(since.elapsed());
+            let Ok(permit) = timeout(left, self.queue.enter(self.key, need)).await else {
+                return Err(if self.is_busy() && self.health.is_answering() {
+                    StoreError::Exhausted
+                } else {
+                    unavailable(sqlx::Error::PoolTimedOut)
+                });
+            };
+            let connections = match &self.prompt {
+                Some(prompt) if permit.is_prompt() => prompt,
+                _ => &self.waiting,
+            };
+            let mut refusal = None;
+            let left = wait_limit.saturating_sub(since.elapsed());
+            let opened = match timeout(left, self.connect(connections, &mut refusal)).await {
+                Ok(opened) => opened.map_err(unavailable)?,
+                Err(_elapsed) => {
+                    return Err(unavailable(refusal.unwrap_or(sqlx::Error::PoolTimedOut)));
+                }
+            };
+            if let Some(connection) = opened {
+                let health = Arc::clone(&self.health);
+                return Ok(PooledConnection::new(permit, connection, health));
             }
-        };
-        let health = Arc::clone(&self.health);
-        Ok(PooledConnection::new(permit, opened, health))
+            // The request waits for one of the pool's other connections.
+            set_aside(permit);
+        }
     }
 
-    /// Tries again if the server is starting, or is away for a moment. `refusal` is its last error.
+    /// Tries again if the server is starting, or is away for a moment. `refusal` is its last error. `None`
+    /// if the server allows no more connections, and there are others.
     async fn connect(
         &self,
         connections: &Connections<S>,
         refusal: &mut Option<sqlx::Error>,
-    ) -> Result<Object<Opener<S>>, PoolError<sqlx::Error>> {
+    ) -> Result<Option<Object<Opener<S>>>, PoolError<sqlx::Error>> {
         let mut pause = FIRST_PAUSE;
         loop {
             match connections.get().await {
+                Err(PoolError::Backend(error)) if is_connection_limit(&error) => {
+                    if connections.status().size > 0 {
+                        return Ok(None);
+                    }
+                    self.health.make_room();
+                    *refusal = Some(error);
+                }
                 Err(PoolError::Backend(error)) if is_transient(&error) => {
                     self.health.record_failure();
                     *refusal = Some(error);
                 }
-                answer => return answer,
+                answer => return answer.map(Some),
             }
             sleep(pause).await;
             pause = (2 * pause).min(self.health.wait_limit / 5);
@@ -262,12 +280,28 @@ impl<S: Server> Pool<S> {
     /// Closes idle connections, and refuses new users. Connections in use are closed when they come
     /// back.
     pub(crate) async fn close(&self) {
+        let closed = self.close_idle(Duration::ZERO);
+        self.connections().for_each(deadpool::managed::Pool::close);
+        closed.await;
+    }
+
+    /// Closes connections that no request has used for this long.
+    pub(crate) fn close_idle(&self, idle_for: Duration) -> impl Future<Output = ()> + Send {
         let mut idle = Vec::new();
         for connections in self.connections() {
-            idle.append(&mut connections.retain(|_, _| false).removed);
-            connections.close();
+            let result = connections.retain(|_, metrics| metrics.last_used() < idle_for);
+            idle.extend(result.removed);
         }
-        futures_util::future::join_all(idle.into_iter().map(close)).await;
+        let closed = futures_util::future::join_all(idle.into_iter().map(close));
+        async move {
+            closed.await;
+        }
+    }
+
+    /// The maximum number of connections.
+    pub(crate) fn size(&self) -> usize {
+        let sizes = self.connections();
+        sizes.map(|connections| connections.status().max_size).sum()
     }
 
     fn connections(&self) -> impl Iterator<Item = &Connections<S>> {
@@ -292,41 +326,34 @@ fn connections<S: Server>(server: S, size: usize, health: &Arc<ServerHealth>) ->
         // The connection that was used last is most likely to be alive.
         .queue_mode(QueueMode::Lifo)
         .build();
-    connections.expect("no time-out is set, which would need a runtime")
+    let connections: Connections<S> =
+        connections.expect("no time-out is set, which would need a runtime");
+    health.add(Box::new(connections.weak()));
+    connections
 }
 
-/// The connections for one write that locks a row: first of any kind, then one that waits for the row.
-#[derive(Debug)]
-pub(crate) struct RowConnections<S: Server> {
-    pool: Pool<S>,
-    /// Since when the write waits.
-    since: Instant,
-    need: Need,
-    /// Whether the last connection was a prompt one.
-    was_prompt: bool,
-}
-
-impl<S: Server> RowConnections<S> {
-    /// The next connection.
-    ///
-    /// # Errors
-    /// As [`Pool::acquire`].
-    pub(crate) async fn acquire(&mut self) -> Result<PooledConnection<S>> {
-        let connection = self.pool.acquire_for(self.need, self.since).await?;
-        self.was_prompt = connection.is_prompt();
-        Ok(connection)
-    }
-
-    /// Whether a write that ended with `error` is to be made again on the next connection: it met a lock
-    /// on one that does not wait. It changed nothing.
-    pub(crate) fn again(&mut self, error: &StoreError) -> bool {
-        let met_a_lock = matches!(error, StoreError::LockWait(_) | StoreError::KeyInFlight(_));
-        let again = met_a_lock && self.was_prompt;
-        if again {
-            self.need = Need::LockedRow;
+impl<S: Server> GiveBack for WeakPool<Opener<S>> {
+    fn give_back(&self) -> bool {
+        let Some(pool) = self.upgrade() else {
+            return false;
+        };
+        let mut one = pool.status().size > 1;
+        // Of those that are idle, the first one was idle for longest.
+        let removed = pool.retain(|_, _| !std::mem::take(&mut one)).removed;
+        let gave = !removed.is_empty();
+        for connection in removed {
+            tokio::spawn(close(connection));
         }
-        again
+        gave
     }
+}
+
+/// Takes a permit out of use for a while, because the server allows no more connections.
+pub(super) fn set_aside(permit: Permit) {
+    tokio::spawn(async move {
+        sleep(SET_ASIDE).await;
+        drop(permit);
+    });
 }
 
 /// Whether a server that refuses a connection with this error may accept one a moment later.

@@ -124,3 +124,32 @@ async fn connection_that_refuses_a_write_is_replaced() {
     replaced.expect("the connection is replaced");
     sell(&pool).await.commit().await.unwrap();
 }
+
+#[tokio::test]
+async fn idle_connection_is_closed_after_a_while() {
+    let health = ServerHealth::new(Duration::from_secs(5), true);
+    let pool = Pool::new(Embedded, 2, &health);
+    sell(&pool).await.commit().await.unwrap();
+    pool.close_idle(Duration::from_hours(1)).await;
+    assert_eq!(state(&pool).await.0, 1);
+    pool.close_idle(Duration::ZERO).await;
+    assert_eq!(state(&pool).await.0, 0, "this is a new connection");
+}
+
+/// Another pool has no connection, and the server allows no more.
+#[tokio::test]
+async fn connection_is_closed_for_a_pool_without_any() {
+    let health = ServerHealth::new(Duration::from_secs(5), true);
+    let pool = Pool::new(Embedded, 3, &health);
+    let (first, second) = (sell(&pool).await, sell(&pool).await);
+    // None is idle, so the next one that comes back is closed.
+    health.make_room();
+    first.commit().await.unwrap();
+    assert_eq!(state(&pool).await.0, 0, "this is a new connection");
+    // The new one is idle.
+    health.make_room();
+    // The second one is the last one of the pool.
+    health.make_room();
+    second.commit().await.unwrap();
+    assert_eq!(state(&pool).await.0, 1);
+}
