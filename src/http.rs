@@ -29,6 +29,7 @@ use stocklock_store::{RedisCounters, Store};
 mod adjust;
 mod audit;
 mod body;
+mod browser;
 mod deduct;
 mod deduct_batch;
 mod error;

@@ -42,6 +42,16 @@ pub(super) fn finished(document: utoipa::openapi::OpenApi, mode: Mode) -> Value 
     let deduct = &mut document["paths"]["/stock/deduct"]["post"];
     // The fields may be in the query instead.
     deduct["requestBody"]["required"] = false.into();
+    let paths = document["paths"].as_object_mut().expect("paths");
+    for operations in paths.values_mut() {
+        for (method, operation) in operations.as_object_mut().expect("operations") {
+            // `browser.rs` refuses them.
+            if mode == Mode::Lab || method != "get" {
+                let foreign = json!({"$ref": "#/components/responses/Foreign"});
+                operation["responses"]["403"] = foreign;
+            }
+        }
+    }
     if mode == Mode::Serve {
         // Only the lab has a choice of the strategy, and a default SKU.
         let lab_only = ["strategy", "guard", "check"].map(Value::from);
@@ -113,7 +123,7 @@ problem_response!(
 problem_response!(Unavailable, "`not-ready`");
 problem_response!(
     Foreign,
-    "`foreign-host`, `foreign-origin`: the request comes from another site's page"
+    "`foreign-origin`; in the lab also `foreign-host`: the request comes from a page of another site"
 );
 problem_response!(
     NotInLab,

@@ -13,14 +13,14 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use super::{ApiError, HttpService};
+use super::{ApiError, HttpService, browser};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
 
 impl HttpService {
-    /// Answers a request. Adds `X-Request-Id` and `X-Replica`, counts the response, and writes errors as
-    /// problems. This is the only place that logs failed requests.
+    /// Answers a request, unless a page of another site sent it. Adds `X-Request-Id` and `X-Replica`, counts
+    /// the response, and writes errors as problems. This is the only place that logs failed requests.
     ///
     /// Not a layer of the router, because each layer boxes the future of the request.
     pub(crate) async fn answer(&self, request: Request) -> Response {
@@ -31,6 +31,7 @@ impl HttpService {
             Ok(response) => response,
             Err(panic) => ApiError::panicked(&*panic).into_response(),
         };
+        browser::forbid_frames(&mut response);
         let of_lines = response.extensions_mut().remove::<LineErrors>();
         for error in of_lines.into_iter().flat_map(|LineErrors(errors)| errors) {
             log(&error, &id, &route, &self.outages);
@@ -54,6 +55,9 @@ impl HttpService {
             let detail = "send one Host header";
             let refused = ApiError::new(StatusCode::BAD_REQUEST, "bad-request", detail);
             return refused.into_response();
+        }
+        if let Err(foreign) = browser::check(self.api.mode, &request) {
+            return foreign.into_response();
         }
         let Ok(response) = self.routes.clone().oneshot(request).await;
         response

@@ -17,7 +17,7 @@ const MS: Duration = Duration::from_millis(1);
 /// A limit that no test reaches.
 const FAR: &str = "60000";
 
-const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n";
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// The body of a deduction.
 const BODY: &[u8] = br#"{"sku": "real"}"#;
 /// A deduction waits for a locked row for much longer than any test.
@@ -26,7 +26,7 @@ const LONG_WAITS: [&str; 2] = ["--wait-limit-ms=50000", "--request-deadline-ms=6
 /// The header of a deduction, up to its end.
 fn deduct_header(content_length: usize) -> Vec<u8> {
     format!(
-        "POST /stock/deduct HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
+        "POST /stock/deduct HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {content_length}\r\n\r\n"
     )
     .into_bytes()
@@ -73,7 +73,7 @@ impl Client {
     }
 
     async fn get(&mut self, path: &str) {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         self.send(request.as_bytes()).await;
         self.answer_is_200().await;
     }
@@ -109,7 +109,7 @@ async fn unfinished_header_is_closed_although_bytes_keep_arriving() {
     let app = app(&limits).await;
     let mut client = Client::connect(&app).await;
     let start = Instant::now();
-    let begin = b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Slow: ";
+    let begin = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ";
     client.send(begin).await;
     while client.0.write_all(b"x").await.is_ok() {
         assert!(start.elapsed() < PATIENCE, "it stays open");
@@ -145,7 +145,7 @@ async fn connection_whose_client_reads_no_answer_is_closed() {
     let limits = ["--header-timeout-ms=300", "--idle-timeout-ms", FAR];
     let app = app(&[&limits[..], &["--first-byte-timeout-ms", FAR]].concat()).await;
     let mut client = Client::connect(&app).await;
-    let request = b"GET /openapi.json HTTP/1.1\r\nHost: test\r\n\r\n";
+    let request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let flood = async { while client.0.write_all(request).await.is_ok() {} };
     timeout(PATIENCE, flood).await.expect("it is closed");
 }

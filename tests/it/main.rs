@@ -22,6 +22,7 @@ macro_rules! full {
 mod abandoned_transaction;
 mod audits;
 mod bad_input;
+mod browsers;
 mod commands;
 mod config;
 mod connection_limit;

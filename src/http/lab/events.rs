@@ -27,7 +27,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
     ),
     responses(
         (status = 200, description = "`plan`, `start`, `tick`, `row`, `end`", content_type = "text/event-stream", body = String),
-        (status = 403, response = openapi::Foreign),
         (status = 404, response = openapi::NotInLab),
     ))]
 pub(in crate::http) async fn events(

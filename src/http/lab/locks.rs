@@ -9,7 +9,6 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::SamePage;
 use crate::http::{Api, ApiError, StrictQuery, openapi};
 use stocklock_core::deduct::lock_name;
 use stocklock_core::stock::{Sku, Warehouse};
@@ -131,11 +130,9 @@ impl LockBody {
 #[utoipa::path(get, path = "/lab/locks", tag = "lab", params(LevelQuery),
     responses(
         (status = 200, description = "The locks of each strategy", body = LocksBody),
-        (status = 403, response = openapi::Foreign),
         openapi::ReadErrors,
     ))]
 pub(in crate::http) async fn locks(
-    _: SamePage,
     State(api): State<Arc<Api>>,
     StrictQuery(level): StrictQuery<LevelQuery>,
 ) -> Json<LocksBody> {
@@ -160,12 +157,10 @@ pub(in crate::http) async fn locks(
 #[utoipa::path(delete, path = "/lab/locks", tag = "lab", params(RevokeQuery),
     responses(
         (status = 200, description = "What became of the holder", body = RevokedBody),
-        (status = 403, response = openapi::Foreign),
         (status = 404, response = openapi::NotInLab),
         openapi::ReadErrors,
     ))]
 pub(in crate::http) async fn revoke(
-    _: SamePage,
     State(api): State<Arc<Api>>,
     StrictQuery(query): StrictQuery<RevokeQuery>,
 ) -> Result<Json<RevokedBody>, ApiError> {

@@ -130,7 +130,6 @@ pub(in crate::http) struct NewRace {
 #[utoipa::path(get, path = "/lab/races", tag = "lab",
     responses(
         (status = 200, description = "The laboratory", body = LabBody),
-        (status = 403, response = openapi::Foreign),
         (status = 404, response = openapi::NotInLab),
     ))]
 pub(in crate::http) async fn list(
@@ -164,7 +163,6 @@ pub(in crate::http) async fn list(
 #[utoipa::path(post, path = "/lab/races", tag = "lab", request_body = NewRace,
     responses(
         (status = 201, description = "It runs", body = RaceBody),
-        (status = 403, response = openapi::Foreign),
         (status = 404, response = openapi::NotInLab),
         openapi::LabErrors,
         (status = 409, response = openapi::RaceRunning),
@@ -211,7 +209,6 @@ pub(in crate::http) async fn start(
 #[utoipa::path(get, path = "/lab/races/{id}", tag = "lab", params(("id" = String, Path, description = "The race")),
     responses(
         (status = 200, description = "Its state", body = RaceBody),
-        (status = 403, response = openapi::Foreign),
         (status = 404, response = openapi::NotInLab),
     ))]
 pub(in crate::http) async fn state(
@@ -226,7 +223,6 @@ pub(in crate::http) async fn state(
 #[utoipa::path(delete, path = "/lab/races/{id}", tag = "lab", params(("id" = String, Path, description = "The race")),
     responses(
         (status = 204, description = "It stops"),
-        (status = 403, response = openapi::Foreign),
         (status = 404, response = openapi::NotInLab),
     ))]
 pub(in crate::http) async fn stop(
@@ -264,7 +260,6 @@ pub(in crate::http) struct ReportQuery {
     params(("id" = String, Path, description = "The race"), ReportQuery),
     responses(
         (status = 200, description = "The report", content_type = "text/html", body = String),
-        (status = 403, response = openapi::Foreign),
         (status = 404, response = openapi::NotInLab),
         (status = 409, response = openapi::RaceRunning),
     ))]

@@ -54,7 +54,7 @@ impl Scene {
         let address: SocketAddr = address.parse().expect("the address of a replica");
         let body = format!(r#"{{"sku":"{sku}"}}"#);
         let order = format!(
-            "POST /stock/deduct?strategy={strategy} HTTP/1.1\r\nHost: test\r\n\
+            "POST /stock/deduct?strategy={strategy} HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
