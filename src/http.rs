@@ -51,7 +51,9 @@ mod strategies;
 pub(crate) use audit::line as audit_line;
 pub(crate) use body::BodyBudget;
 use error::ApiError;
-use extract::{BatchJson, NoFields, StrictJson, StrictQuery, objects, present, remark};
+use extract::{
+    BatchJson, NoFields, StrictJson, StrictQuery, objects, present, present_whole, remark, whole,
+};
 use openapi::Document;
 pub use openapi::document;
 pub(crate) use probes::Readiness;
@@ -111,7 +113,7 @@ pub(crate) struct HttpService {
 impl HttpService {
     pub(crate) fn new(api: Arc<Api>) -> Self {
         let (routes, document) = documented(api.mode).split_for_parts();
-        let document = openapi::finished(document, api.mode);
+        let document = openapi::finished(document, api.mode, &api.available);
         let routes = routes
             .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
             .fallback(error::no_such_route)

@@ -24,7 +24,7 @@ load | fairness | | --test-threads=1 full::load:: full::abandoned_reads::
 load | logging | | --test-threads=1 logging::full::
 load | times | TEST_TIMES=exact | --test-threads=1 failover:: database_killed:: database_unreachable:: lock_server_killed:: wakeups:: redis_permits::
 page | page | | page::full::
-page | schemathesis | TEST_EXAMPLES=1000 | schemathesis::
+page | schemathesis | TEST_EXAMPLES=300 | schemathesis::
 rules | late-messages | | late_messages:: late_transactions:: attempt_that_waits
 rules | duplicates | | duplicates::
 rules | creations | TEST_CREATIONS=1000 | creations::

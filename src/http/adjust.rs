@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::headers::{idempotency, idempotent_replayed};
 use super::levels::new_sku;
-use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark};
+use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark, whole};
 use stocklock_core::level_service::Adjusted;
 use stocklock_core::stock::{
     Adjustment, MAX_UNITS, OperationId, Remark, RequestHash, Sku, Warehouse,
@@ -26,6 +26,7 @@ pub(super) struct AdjustBody {
     #[schema(value_type = Option<String>, example = "main")]
     warehouse: Option<Warehouse>,
     /// Units to add; negative to take units. Not 0.
+    #[serde(deserialize_with = "whole")]
     #[schema(example = 24)]
     delta: i64,
     /// The reason, for the ledger.

@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency_key, idempotent_replayed};
-use super::{Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, remark};
+use super::{
+    Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, present_whole, remark,
+};
 use crate::config::Mode;
 use stocklock_core::stock::{
     Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
@@ -32,7 +34,7 @@ pub(super) struct DeductBody {
     #[schema(value_type = Option<String>, example = "main")]
     warehouse: Option<Warehouse>,
     /// Number of units; default 1.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
     /// An external reference, such as an order number.

@@ -20,7 +20,9 @@ use super::deduct::{Order, chosen_strategy};
 use super::error::Fields;
 use super::headers::IDEMPOTENCY_KEY;
 use super::respond::LineErrors;
-use super::{Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, remark};
+use super::{
+    Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, present_whole, remark,
+};
 use stocklock_core::stock::{Deducted, IdempotencyKey, Quantity, Sku, StockError, Warehouse};
 use stocklock_core::strategy::{Safeguards, Strategy};
 
@@ -52,7 +54,7 @@ pub(super) struct BatchLine {
     #[schema(value_type = Option<String>, example = "main")]
     warehouse: Option<Warehouse>,
     /// Number of units; default 1.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
     /// An external reference, such as an order number.

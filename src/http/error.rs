@@ -132,12 +132,11 @@ impl From<&StockError> for ApiError {
             | StockError::NotASale
             | StockError::ExceedsSale { .. }
             | StockError::RequestInFlight
-            | StockError::BelowLimit => StatusCode::CONFLICT,
+            | StockError::BelowLimit
+            | StockError::TooLarge => StatusCode::CONFLICT,
             StockError::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             StockError::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
-            StockError::IdempotencyKeyReused | StockError::TooLarge => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            StockError::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             StockError::Contended { .. }
             | StockError::Overloaded { .. }
             | StockError::StrategyUnavailable { .. }

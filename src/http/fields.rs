@@ -2,14 +2,15 @@
 //!
 //! utoipa derives names and descriptions. The limits come from the value types.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
 use super::deduct_batch::MAX_LINES;
 use super::paging::PageSize;
 use stocklock_core::stock::{
-    IdempotencyKey, MAX_NAME_CHARS, MAX_UNITS, NAME_PATTERN, Quantity, Remark,
+    IdempotencyKey, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark, is_name_char,
 };
-use stocklock_core::strategy::Strategy;
 
 /// The bodies of requests.
 const BODIES: [&str; 6] = [
@@ -21,11 +22,31 @@ const BODIES: [&str; 6] = [
     "ReverseBody",
 ];
 
+/// One character of a name, as a regular expression that spells all of them out. Python has no names of
+/// properties such as `\p{L}`, and others have them from another version of Unicode.
+static NAME_CHAR: LazyLock<String> = LazyLock::new(|| {
+    // A hyphen at the end of a class stands for itself.
+    let is_listed = |c: &char| is_name_char(*c) && *c != '-';
+    let mut chars = ('\0'..=char::MAX).filter(is_listed).peekable();
+    let mut class = "[".to_owned();
+    while let Some(first) = chars.next() {
+        let mut last = first;
+        while let Some(next) = chars.next_if(|next| u32::from(*next) == u32::from(last) + 1) {
+            last = next;
+        }
+        class.push(first);
+        if last != first {
+            class.extend(['-', last]);
+        }
+    }
+    class + "-]"
+});
+
 /// A list of entity tags.
 const TAGS: &str = r#"^(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*$"#;
 
-/// Gives every parameter and every field of a body its schema.
-pub(super) fn complete(document: &mut Value) {
+/// Gives every parameter and every field of a body its schema. `strategies`: those that can be used.
+pub(super) fn complete(document: &mut Value, strategies: &[&str]) {
     let paths = document["paths"].as_object_mut().expect("paths");
     for (path, operations) in paths {
         for (method, operation) in operations.as_object_mut().expect("operations") {
@@ -40,15 +61,22 @@ pub(super) fn complete(document: &mut Value) {
             });
             for parameter in parameters {
                 let name = parameter["name"].as_str().expect("a name").to_owned();
-                parameter["schema"] = schema(&place, &name);
+                parameter["schema"] = schema(&place, &name, strategies);
             }
         }
     }
+    let schemas = &mut document["components"]["schemas"];
+    schemas["Sku"] = name("deduct|", ", and not `deduct`, which is a route");
+    schemas["Warehouse"] = name("", "");
+    if let Some(names) = schemas.get_mut("Names") {
+        let list = json!({"type": "array", "items": one_of(strategies), "minItems": 1, "uniqueItems": true});
+        names["oneOf"] = json!([one_of(&["all"]), list]);
+    }
     for body in BODIES {
-        let fields = &mut document["components"]["schemas"][body]["properties"];
+        let fields = &mut schemas[body]["properties"];
         for (name, field) in fields.as_object_mut().expect("fields") {
             let derived = field.take();
-            *field = schema(body, name);
+            *field = schema(body, name, strategies);
             for kept in ["description", "example"] {
                 if let Some(text) = derived.get(kept) {
                     field[kept] = text.clone();
@@ -60,15 +88,10 @@ pub(super) fn complete(document: &mut Value) {
 
 /// What is accepted in a field. `place` is the method and the path of the request, or the name of
 /// its body.
-fn schema(place: &str, field: &str) -> Value {
+fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
     match field {
-        "sku" => {
-            let mut name = text(MAX_NAME_CHARS, NAME_PATTERN);
-            // A route.
-            name["not"] = json!({"const": "deduct"});
-            name
-        }
-        "warehouse" => text(MAX_NAME_CHARS, NAME_PATTERN),
+        "sku" => json!({"$ref": "#/components/schemas/Sku"}),
+        "warehouse" => json!({"$ref": "#/components/schemas/Warehouse"}),
         "reason" | "reference" => text(Remark::MAX_CHARS, Remark::PATTERN),
         "Idempotency-Key" | "key" => text(IdempotencyKey::MAX_CHARS, IdempotencyKey::PATTERN),
         "If-Match" => json!({"type": "string", "anyOf": [{"const": "*"}, {"pattern": TAGS}]}),
@@ -85,13 +108,13 @@ fn schema(place: &str, field: &str) -> Value {
             units
         }
         "kind" => one_of(&["received", "deducted", "adjusted", "returned"]),
-        "strategy" => one_of(&Strategy::names()),
+        "strategy" => one_of(strategies),
         "guard" | "check" => one_of(&["on", "off"]),
         "cursor" if place == "get /operations" => json!({"type": "string", "format": "uuid"}),
         "cursor" => {
-            let name = r"[\p{Alphabetic}\p{N}._-]{1,64}";
+            let name = format!("{}{{1,{MAX_NAME_CHARS}}}", *NAME_CHAR);
             let pattern = if place == "get /stock" {
-                format!(r"^(?!\.+/){name}/(?!\.+$){name}$")
+                format!(r"^(?!(deduct|\.+)/){name}/(?!\.+$){name}$")
             } else {
                 format!(r"^v1(;(?!\.+:){name}:[0-9]{{1,18}})+$")
             };
@@ -109,6 +132,18 @@ fn schema(place: &str, field: &str) -> Value {
         }
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }
+}
+
+/// A name. It is not one of `reserved`, and not of dots alone, which are steps of a path.
+fn name(reserved: &str, exception: &str) -> Value {
+    let pattern = format!(r"^(?!({reserved}\.+)$){}+$", *NAME_CHAR);
+    let mut name = text(MAX_NAME_CHARS, &pattern);
+    name["description"] = format!(
+        "1 to {MAX_NAME_CHARS} letters and marks of any script, digits, `.`, `_`, `-`, in normal \
+         form NFC; not only `.`{exception}"
+    )
+    .into();
+    name
 }
 
 fn text(max_chars: usize, pattern: &str) -> Value {

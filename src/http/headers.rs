@@ -88,7 +88,7 @@ impl Tags {
 }
 
 pub(super) fn bad_precondition() -> ApiError {
-    ApiError::invalid("send either If-Match with ETags in quotes or *, or If-None-Match: *")
+    ApiError::invalid("If-Match needs ETags in quotes or *, and If-None-Match needs *")
 }
 
 /// The tags of a list. Weak tags count as strong: a tag stands for the state of the stock and not for

@@ -5,6 +5,7 @@ use utoipa::{IntoParams, IntoResponses, OpenApi, ToResponse, ToSchema};
 
 use super::fields;
 use crate::config::Mode;
+use stocklock_core::strategy::{Available, Dependency, Strategy};
 
 const DESCRIPTION: &str = "\
 An inventory service that never oversells, and shows why.
@@ -12,7 +13,7 @@ An inventory service that never oversells, and shows why.
 Every error has a problem (RFC 9457) as its body, with two exceptions: a request that is not valid
 HTTP is answered 400, and one whose header is too large 431, both without a body.
 
-Numbers are integers without a fraction: 2, not 2.0.";
+Patterns are regular expressions of ECMA-262 with the flag `u`, and also of Python.";
 
 /// Title, version, licence and shared components. The routes add themselves.
 #[derive(OpenApi)]
@@ -28,17 +29,23 @@ Numbers are integers without a fraction: 2, not 2.0.";
             Unavailable,
             Foreign,
             NotInLab,
-            RaceRunning,
+            Invalid,
+            RaceRefused,
             RaceUnavailable
         )
     )
 )]
 pub(super) struct Document;
 
-/// The document as it is served.
-pub(super) fn finished(document: utoipa::openapi::OpenApi, mode: Mode) -> Value {
+/// The document as it is served. It names the strategies that can be used.
+pub(super) fn finished(
+    document: utoipa::openapi::OpenApi,
+    mode: Mode,
+    available: &Available,
+) -> Value {
     let mut document = serde_json::to_value(document).expect("the document can be written as JSON");
-    fields::complete(&mut document);
+    let strategies: Vec<_> = available.strategies().map(Strategy::name).collect();
+    fields::complete(&mut document, &strategies);
     let deduct = &mut document["paths"]["/stock/deduct"]["post"];
     // The fields may be in the query instead.
     deduct["requestBody"]["required"] = false.into();
@@ -52,7 +59,13 @@ pub(super) fn finished(document: utoipa::openapi::OpenApi, mode: Mode) -> Value 
             }
         }
     }
-    if mode == Mode::Serve {
+    if mode == Mode::Lab {
+        // A schema would describe the whole stream as one text.
+        let events = &mut document["paths"]["/lab/races/{id}/events"]["get"];
+        events["responses"]["200"]["content"]["text/event-stream"] = json!({});
+        let report = &mut document["paths"]["/lab/races/{id}/report"]["get"];
+        report["responses"]["200"]["content"]["application/json"] = json!({});
+    } else {
         // Only the lab has a choice of the strategy, and a default SKU.
         let lab_only = ["strategy", "guard", "check"].map(Value::from);
         for path in ["/stock/deduct", "/stock/deduct/batch"] {
@@ -65,11 +78,17 @@ pub(super) fn finished(document: utoipa::openapi::OpenApi, mode: Mode) -> Value 
     document
 }
 
-/// The document of the production service, or of the lab, as JSON.
+/// The document of the production service, or of the lab, as JSON. It names every strategy.
 #[must_use]
 pub fn document(lab: bool) -> Value {
     let mode = if lab { Mode::Lab } else { Mode::Serve };
-    finished(super::documented(mode).into_openapi(), mode)
+    let servers = [
+        Dependency::Redis,
+        Dependency::RedisMasters,
+        Dependency::Zookeeper,
+    ];
+    let document = super::documented(mode).into_openapi();
+    finished(document, mode, &Available::new(servers))
 }
 
 /// An error, in the format of RFC 9457.
@@ -112,8 +131,8 @@ macro_rules! problem_response {
 problem_response!(NotFound, "`unknown-sku`, `unknown-operation`");
 problem_response!(
     Conflict,
-    "`insufficient-stock`, `request-in-flight` (Retry-After), `below-limit`, `not-a-sale`, \
-     `exceeds-sale`"
+    "`insufficient-stock`, `request-in-flight` (Retry-After), `below-limit`, `level-too-large`, \
+     `not-a-sale`, `exceeds-sale`"
 );
 problem_response!(PreconditionFailed, "`precondition-failed`");
 problem_response!(
@@ -129,7 +148,11 @@ problem_response!(
     NotInLab,
     "`unknown-race`, `unknown-file`, `no-locks`: this replica has none of this strategy"
 );
-problem_response!(RaceRunning, "`race-running`: its id is in `id`");
+problem_response!(Invalid, "`invalid-request`: a field is invalid");
+problem_response!(
+    RaceRefused,
+    "`race-running`: its id is in `id`. `race-refused`: this lab cannot run such a race"
+);
 problem_response!(
     RaceUnavailable,
     "`strategy-unavailable`: the detail says what to set"
@@ -140,7 +163,7 @@ problem_response!(
 #[expect(dead_code, reason = "only describes")]
 pub(super) enum ReadErrors {
     /// `invalid-request`: a field is invalid. On some routes also `invalid-idempotency-key`,
-    /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`, `level-too-large`
+    /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
     /// Nothing was changed. With Retry-After: `unavailable`, `overloaded`, `contended` (writes), `too-slow`
@@ -191,7 +214,7 @@ pub(super) enum LabErrors {
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only describes")]
 pub(super) struct SkuPath {
-    /// The SKU: 1 to 64 letters or digits in any script, `.`, `_`, `-`.
+    /// The SKU: 1 to 64 letters and marks of any script, digits, `.`, `_`, `-`.
     sku: String,
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -11,8 +12,10 @@ use uuid::fmt::Hyphenated;
 
 use super::movements::MovementBody;
 use super::paging::{PageSize, bad_cursor};
-use super::{Api, ApiError, NoFields, StrictQuery, openapi};
-use stocklock_core::stock::{Caller, IdempotencyKey, OperationFilter, OperationId, Remark};
+use super::{Api, ApiError, NoFields, StrictQuery, openapi, remark};
+use stocklock_core::stock::{
+    Caller, IdempotencyKey, Movement, OperationFilter, OperationId, OperationStatus, Remark,
+};
 
 /// What operations did.
 #[derive(Debug, Serialize, ToSchema)]
@@ -27,17 +30,24 @@ pub(super) struct OperationBody {
 }
 
 impl OperationBody {
-    /// Looks the operations up. `sent`: when the last request was sent, in milliseconds since 1970.
+    /// Looks the operations up. `reference`: what the operation with a key must have too. `sent`: when the
+    /// last request was sent, in milliseconds since 1970.
     async fn find(
         api: &Api,
         of: &OperationFilter,
+        reference: Option<&Remark>,
         sent: Option<i64>,
         size: PageSize,
     ) -> Result<Json<Self>, ApiError> {
         let limit = api.config.limits.request_deadline_ms.as_millis();
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let deadline = sent.map(|sent| sent.saturating_add(limit));
-        let (status, mut movements) = api.store.operations(of, deadline).await?;
+        let (mut status, mut movements) = api.store.operations(of, deadline).await?;
+        let is_other = |it: &Movement| it.remarks.reference.as_ref() != reference;
+        if reference.is_some() && movements.iter().any(is_other) {
+            // The key belongs to this operation, so none with the reference is ever made.
+            (status, movements) = (OperationStatus::NotRecorded, Vec::new());
+        }
         let next_cursor = size.cut(&mut movements, |last| last.operation.to_string());
         Ok(Json(Self {
             status: status.as_str(),
@@ -66,14 +76,14 @@ pub(super) async fn operation(
     // No operation has an id without a time.
     let sent = id.millis().unwrap_or_default();
     let of = OperationFilter::Id(id);
-    OperationBody::find(&api, &of, Some(sent), PageSize::default()).await
+    OperationBody::find(&api, &of, None, Some(sent), PageSize::default()).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct OperationQuery {
-    /// The Idempotency-Key of the request. Either this or a reference.
+    /// The Idempotency-Key of the request. This or a reference is needed.
     key: Option<String>,
     /// The reference of the requests.
     reference: Option<String>,
@@ -89,36 +99,42 @@ pub(super) struct OperationQuery {
 }
 
 impl OperationQuery {
-    fn filter(self, size: PageSize) -> Result<OperationFilter, ApiError> {
+    /// The operations, and the reference that one with a key must have too.
+    fn filter(self, size: PageSize) -> Result<(OperationFilter, Option<Remark>), ApiError> {
         let caller = Caller::anonymous();
-        let cursor = self.cursor.as_deref().map(Uuid::parse_str).transpose();
-        let before = cursor.map_err(|_| bad_cursor())?.map(OperationId);
-        let filter = match (self.key, self.reference) {
-            (Some(key), None) => {
-                let key = IdempotencyKey::parse(&key).map_err(str::to_owned);
-                key.map(|key| OperationFilter::Key(caller, key))
-            }
+        let cursor = self.cursor.as_deref().map(operation_id).transpose();
+        let before = cursor.map_err(|_| bad_cursor())?;
+        let reference = remark("reference", self.reference)?;
+        let key = self.key.as_deref().map(IdempotencyKey::parse).transpose();
+        match (key.map_err(ApiError::invalid)?, reference) {
+            (Some(key), reference) => Ok((OperationFilter::Key(caller, key), reference)),
             (None, Some(reference)) => {
-                let reference = Remark::parse("reference", reference);
-                reference.map(|reference| OperationFilter::Reference {
+                let limit = size.rows_to_read();
+                let filter = OperationFilter::Reference {
                     caller,
                     reference,
                     before,
-                    limit: size.rows_to_read(),
-                })
+                    limit,
+                };
+                Ok((filter, None))
             }
-            _ => Err("send either key or reference".to_owned()),
-        };
-        filter.map_err(ApiError::invalid)
+            (None, None) => Err(ApiError::new(
+                StatusCode::NOT_FOUND,
+                "unknown-operation",
+                "send the key or the reference of an operation",
+            )),
+        }
     }
 }
 
 /// Find operations by their Idempotency-Key or their reference
+///
+/// With both, the operation with the key if it has the reference.
 #[utoipa::path(
     get, path = "/operations", tag = "operations", params(OperationQuery),
     responses(
         (status = 200, description = "What is known", body = OperationBody),
-        openapi::ReadErrors,
+        openapi::ReadErrors, (status = 404, response = openapi::NotFound),
     )
 )]
 pub(super) async fn operations(
@@ -128,8 +144,8 @@ pub(super) async fn operations(
     let size = query.limit.unwrap_or_default();
     let sent = query.since.map(i64::try_from).transpose();
     let sent = sent.map_err(|_| ApiError::invalid("since: too large"))?;
-    let of = query.filter(size)?;
-    OperationBody::find(&api, &of, sent, size).await
+    let (of, reference) = query.filter(size)?;
+    OperationBody::find(&api, &of, reference.as_ref(), sent, size).await
 }
 
 /// The operation in the path, as a UUID with hyphens.

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::headers::{idempotency, idempotent_replayed};
 use super::operations::operation_id;
-use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
+use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present_whole};
 use stocklock_core::level_service::Reversed;
 use stocklock_core::stock::{OperationId, Quantity, Remark, RequestHash, Reversal};
 
@@ -20,7 +20,7 @@ use stocklock_core::stock::{OperationId, Quantity, Remark, RequestHash, Reversal
 #[serde(deny_unknown_fields)]
 pub(super) struct ReverseBody {
     /// Number of units; default: all that have not come back.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
     /// The reason, for the ledger.

@@ -13,7 +13,9 @@ use utoipa::ToSchema;
 
 use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
 use super::levels::{LevelBody, new_sku};
-use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark};
+use super::{
+    Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, present_whole, remark,
+};
 use stocklock_core::stock::{
     LevelChange, OperationId, Precondition, Revision, Scope, Sku, StockError, StockLevel, Warehouse,
 };
@@ -32,11 +34,11 @@ pub(super) struct LevelOrder {
     warehouse: Option<Warehouse>,
     /// Units on the shelf. A new level needs it. Default: unchanged. If the level was changed since
     /// its creation, this needs If-Match.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(example = 5000)]
     on_hand: Option<i64>,
     /// Units that may be sold beyond the stock. Default: unchanged; 0 for a new level.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(minimum = 0)]
     backorder_limit: Option<i64>,
     /// The reason, for the ledger.
@@ -147,6 +149,8 @@ fn precondition(headers: &HeaderMap) -> Result<Option<Precondition>, ApiError> {
         (Some(Tags::Any), None) => Ok(Some(Precondition::Exists)),
         (Some(Tags::OneOf(revisions)), None) => Ok(Some(Precondition::OneOf(revisions))),
         (None, Some(Tags::Any)) => Ok(Some(Precondition::Absent)),
+        // A level cannot be there and not be there.
+        (Some(_), Some(Tags::Any)) => Err(StockError::PreconditionFailed.into()),
         _ => Err(bad_precondition()),
     }
 }

@@ -2,9 +2,9 @@
 
 use reqwest::Method;
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::app::TestApp;
+use crate::support::app::{TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// The bad requests: method, path, expected status and code. Each indented line below is the body
@@ -164,6 +164,51 @@ async fn bad_input_is_refused_without_effect(#[values(Sqlite, Mysql, Postgres)] 
     for (page, before) in pages.iter().zip(before) {
         assert_eq!(app.get_json(page).await, before, "{page}");
     }
+}
+
+/// JSON has one type of numbers, and JSON Schema takes 2.0 for an integer.
+#[tokio::test]
+async fn whole_number_may_have_a_point_or_an_exponent() {
+    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
+    for (method, path, body, field, expected) in [
+        (
+            "PUT",
+            "/stock/a",
+            r#"{"on_hand": 1e2, "backorder_limit": 3.0}"#,
+            "available",
+            103,
+        ),
+        (
+            "POST",
+            "/stock/a/adjust",
+            r#"{"delta": -1.0, "reason": "x"}"#,
+            "remaining",
+            102,
+        ),
+        (
+            "POST",
+            "/stock/deduct",
+            r#"{"sku": "a", "quantity": 20e-1}"#,
+            "remaining",
+            100,
+        ),
+        ("PUT", "/stock/b", r#"{"on_hand": -0.0}"#, "on_hand", 0),
+    ] {
+        let request = app.request(0, method.parse().expect("a method"), path);
+        let request = request.header("content-type", "application/json");
+        let answer = send(request.body(body)).await;
+        assert_eq!(answer.body[field], expected, "{body}: {answer:?}");
+    }
+    let lines = r#"{"lines": [{"sku": "a", "quantity": 2.0}]}"#;
+    let batch = app.request(0, Method::POST, "/stock/deduct/batch");
+    let batch = batch.header("content-type", "application/json").body(lines);
+    assert_eq!(send(batch).await.ok()["results"][0]["remaining"], 98);
+    let sale = send(app.deduct(0, "single-sql", &json!({"sku": "a"}))).await;
+    let path = format!("/operations/{}/reverse", sale.id);
+    let back = r#"{"quantity": 1.0, "reason": "x", "restock": true}"#;
+    let back = app.request(0, Method::POST, &path).body(back);
+    let back = send(back.header("content-type", "application/json")).await;
+    assert_eq!(back.ok()["quantity"], 1);
 }
 
 /// Monitoring tools may add a parameter that defeats a cache.

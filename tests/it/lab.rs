@@ -266,8 +266,9 @@ async fn values_beyond_the_limits_are_refused() {
         ("stock", json!(0)),
         ("stock", json!(1_000_001)),
         ("buyers", json!(1_001)),
-        ("orders", json!(1_001)),
+        ("orders", json!(100_001)),
         ("orders", json!(0)),
+        ("orders", json!(1.5)),
         ("quantity", json!(101)),
         ("replicas", json!(5)),
         ("rtt_ms", json!(101)),
@@ -276,8 +277,6 @@ async fn values_beyond_the_limits_are_refused() {
         ("strategies", json!([])),
         ("strategies", json!(["nonsense"])),
         ("strategies", json!(["no-lock", "no-lock"])),
-        // On SQLite without servers, there is nothing to move away.
-        ("rtt_ms", json!(1)),
         ("guard", json!(null)),
         ("colour", json!("red")),
     ] {
@@ -285,6 +284,18 @@ async fn values_beyond_the_limits_are_refused() {
         race[field] = value;
         let answer = start(&lab, &race).await;
         assert_eq!(answer.status_and_code(), (422, "invalid-request"), "{race}");
+        assert!(answer.detail.contains(field), "{answer:?}");
+    }
+    // Each value is valid, but this lab cannot run the race.
+    for (field, value) in [
+        ("orders", json!(1_001)),
+        // On SQLite without servers, there is nothing to move away.
+        ("rtt_ms", json!(1.0)),
+    ] {
+        let mut race = json!({"strategies": ["no-lock"], "buyers": 100.0});
+        race[field] = value;
+        let answer = start(&lab, &race).await;
+        assert_eq!(answer.status_and_code(), (409, "race-refused"), "{race}");
         assert!(answer.detail.contains(field), "{answer:?}");
     }
 }

@@ -96,6 +96,12 @@ async fn preconditions_are_honoured(#[values(Sqlite, Mysql, Postgres)] backend: 
     assert_eq!(outcome(IF_NONE_MATCH, "*").await, (201, Value::Null));
     assert_eq!(outcome(IF_NONE_MATCH, "*").await, failed);
     assert_eq!(outcome(IF_MATCH, "*").await, set);
+    // It cannot be there and not be there.
+    for sku in ["a", "b"] {
+        let put = app.put(0, sku, &json!({"on_hand": 1}));
+        let both = send(put.header(IF_MATCH, "*").header(IF_NONE_MATCH, "*")).await;
+        assert_eq!(both.status_and_code(), (412, "precondition-failed"));
+    }
 
     let current = etag(&app, "a").await;
     assert_eq!(outcome(IF_MATCH, &current).await, set);

@@ -38,6 +38,11 @@ fn document_matches_its_snapshot() {
     for (name, lab) in [("lab", true), ("production", false)] {
         let mut document = document(lab);
         document["info"]["version"] = "[version]".into();
+        // The letters of all scripts are long, and increase with each version of Unicode.
+        let class = Regex::new(r"\[\.0-9[^\]]*-\]").expect("an expression");
+        let text = document.to_string();
+        let document = class.replace_all(&text, "[letters]");
+        let document: Value = serde_json::from_str(&document).expect("it is JSON");
         insta::assert_json_snapshot!(name, document);
     }
 }
@@ -120,13 +125,16 @@ fn every_error_code_is_documented() {
 #[test]
 fn patterns_match_what_the_parsers_accept() {
     let document = document(true);
-    let pattern = |field: &str| {
-        let schema = &document["components"]["schemas"]["AdjustBody"]["properties"][field];
-        Regex::new(schema["pattern"].as_str().expect("a pattern")).expect("an expression")
-    };
-    let (name, remark) = (pattern("warehouse"), pattern("reason"));
-    // The expressions may know an older Unicode than the parsers.
-    let unassigned = Regex::new(r"\p{Cn}").expect("an expression");
+    let schemas = &document["components"]["schemas"];
+    let pattern = |schema: &Value| schema["pattern"].as_str().expect("a pattern").to_owned();
+    let remark = pattern(&schemas["AdjustBody"]["properties"]["reason"]);
+    let (sku, warehouse) = (pattern(&schemas["Sku"]), pattern(&schemas["Warehouse"]));
+    // The crate `regex` has no look-ahead. Python has no properties.
+    let name = warehouse.strip_prefix(r"^(?!(\.+)$)");
+    let name = name.expect("it refuses dots alone");
+    assert_eq!(sku, format!(r"^(?!(deduct|\.+)$){name}"));
+    assert!(!document.to_string().contains(r"\p"), "not for Python");
+    let [name, remark] = [format!("^{name}"), remark].map(|it| Regex::new(&it).expect("a pattern"));
     let texts = [
         "..",
         ".a.",
@@ -141,9 +149,8 @@ fn patterns_match_what_the_parsers_accept() {
     let chars = ('\0'..=char::MAX).map(String::from);
     for text in chars.chain(texts.map(str::to_owned)) {
         let is_name = Warehouse::parse(text.as_str()).is_ok();
-        if !unassigned.is_match(&text) {
-            assert_eq!(name.is_match(&text), is_name, "{text:?}");
-        }
+        let is_dots = !text.is_empty() && text.chars().all(|c| c == '.');
+        assert_eq!(name.is_match(&text) && !is_dots, is_name, "{text:?}");
         let is_remark = Remark::parse("reason", text.as_str()).is_ok();
         assert_eq!(remark.is_match(&text), is_remark, "{text:?}");
     }
@@ -167,7 +174,14 @@ fn every_reference_exists() {
 
 #[tokio::test]
 async fn every_documented_route_is_served() {
-    let app = TestApp::with_stock(Sqlite, 1, "a", 1).await;
+    // Servers that it does not ask.
+    let flags = [
+        "--redis-url=redis://127.0.0.1:1",
+        "--redlock-urls=redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3",
+        "--zookeeper-connect=127.0.0.1:1",
+    ];
+    let app = TestApp::with_flags(Sqlite, 1, &flags).await;
+    app.set_level("a", 1).await;
     let document = app.get_json("/openapi.json").await;
     assert_eq!(document, stocklock::http::document(true));
     for (path, method, _) in operations(&document) {
@@ -183,6 +197,22 @@ async fn every_documented_route_is_served() {
             assert!(!answer.contains(absent), "{method} {path}: {answer}");
         }
     }
+}
+
+#[tokio::test]
+async fn served_document_has_only_strategies_that_can_be_used() {
+    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
+    let document = app.get_json("/openapi.json").await;
+    let parameters = &document["paths"]["/stock/deduct"]["post"]["parameters"];
+    let mut parameters = parameters.as_array().expect("parameters").iter();
+    let strategy = parameters.find(|it| it["name"] == "strategy");
+    let names = &strategy.expect("a parameter")["schema"]["enum"];
+    let names: Vec<_> = names.as_array().expect("names").iter().collect();
+    assert!(
+        names.iter().any(|name| **name == "group-commit"),
+        "{names:?}"
+    );
+    assert!(!names.iter().any(|name| **name == "redis-lua"), "{names:?}");
 }
 
 #[test]

@@ -92,6 +92,13 @@ async fn operation_is_not_recorded_when_it_is_too_late(
             "/operations/00000000-0000-4000-8000-000000000000".to_owned(),
             "not-recorded",
         ),
+        ("/operations?key=k1&reference=R-1".to_owned(), "committed"),
+        // The key belongs to another operation.
+        (
+            "/operations?key=k1&reference=R-2".to_owned(),
+            "not-recorded",
+        ),
+        ("/operations?key=k9&reference=R-1".to_owned(), "pending"),
         ("/operations?key=k9".to_owned(), "pending"),
         ("/operations?key=k9&since=0".to_owned(), "not-recorded"),
         (

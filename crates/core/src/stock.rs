@@ -26,7 +26,7 @@ pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
 pub use ledger::{LedgerCursor, LedgerPage, MovementFilter};
 pub use level::{LevelCursor, MAX_UNITS, Revision, StockLevel};
 pub use movement::{Movement, MovementKind};
-pub use name::{InvalidName, MAX_NAME_CHARS, NAME_PATTERN, Sku, Warehouse};
+pub use name::{InvalidName, MAX_NAME_CHARS, Sku, Warehouse, is_name_char};
 pub use operation::{OperationFilter, OperationStatus};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use remarks::{Remark, Remarks};

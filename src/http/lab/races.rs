@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::LabRaces;
-use crate::http::extract::present;
+use crate::http::extract::{present, present_whole};
 use crate::http::{Api, ApiError, StrictJson, StrictQuery, openapi};
 use crate::race::Race;
 use crate::races::{Rejected, Running, State as RaceState};
@@ -36,7 +36,7 @@ pub(in crate::http) struct Limits {
     /// Buyers.
     buyers: usize,
     /// Orders of all buyers.
-    orders: i64,
+    orders: usize,
     /// Units of each order.
     quantity: i64,
     /// Replicas.
@@ -97,23 +97,23 @@ pub(in crate::http) struct NewRace {
     /// `"all"`, or names of `GET /strategies`.
     strategies: Names,
     /// Units in stock.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(minimum = 1, maximum = 1_000_000, nullable = false)]
     stock: Option<i64>,
     /// Buyers who order at the same time.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(minimum = 1, maximum = 1000, nullable = false)]
     buyers: Option<usize>,
     /// Orders of each buyer, one after the other.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(minimum = 1, maximum = 100_000, nullable = false)]
     orders: Option<usize>,
     /// Units of each order.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(minimum = 1, maximum = 100, nullable = false)]
     quantity: Option<i64>,
     /// Replicas to start.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_whole")]
     #[schema(minimum = 1, maximum = 4, nullable = false)]
     replicas: Option<u32>,
     /// Milliseconds of round trip to add between replicas and servers.
@@ -165,7 +165,7 @@ pub(in crate::http) async fn list(
         (status = 201, description = "It runs", body = RaceBody),
         (status = 404, response = openapi::NotInLab),
         openapi::LabErrors,
-        (status = 409, response = openapi::RaceRunning),
+        (status = 409, response = openapi::RaceRefused),
         (status = 503, response = openapi::RaceUnavailable),
     ))]
 pub(in crate::http) async fn start(
@@ -175,7 +175,7 @@ pub(in crate::http) async fn start(
 ) -> Result<Response, ApiError> {
     let race = body.parse()?.race()?;
     if race.rtt.is_some() && !races.can_be_delayed() {
-        return Err(ApiError::invalid(
+        return Err(refused(
             "rtt_ms: there is no server to delay: SQLite is part of the process; set DATABASE_URL, \
              REDIS_URL, REDLOCK_URLS or ZOOKEEPER_CONNECT",
         ));
@@ -261,7 +261,8 @@ pub(in crate::http) struct ReportQuery {
     responses(
         (status = 200, description = "The report", content_type = "text/html", body = String),
         (status = 404, response = openapi::NotInLab),
-        (status = 409, response = openapi::RaceRunning),
+        (status = 409, response = openapi::RaceRefused),
+        (status = 422, response = openapi::Invalid),
     ))]
 pub(in crate::http) async fn report(
     LabRaces(races): LabRaces,
@@ -306,13 +307,12 @@ impl NewRace {
         let mut plan = RacePlan::new(
             in_range("stock", self.stock.unwrap_or(5_000), 1, LIMITS.stock)?,
             in_range("buyers", self.buyers.unwrap_or(100), 1, LIMITS.buyers)?,
-            self.orders.unwrap_or(60),
+            in_range("orders", self.orders.unwrap_or(60), 1, LIMITS.orders)?,
         );
-        if plan.orders == 0 || plan.total_orders() > LIMITS.orders {
-            let limit = LIMITS.orders;
-            return Err(ApiError::invalid(format!(
-                "orders: buyers × orders must be between 1 and {limit}"
-            )));
+        let (orders, limit) = (plan.buyers * plan.orders, LIMITS.orders);
+        if orders > limit {
+            let detail = format!("orders: {orders} in total, and this lab makes at most {limit}");
+            return Err(refused(detail));
         }
         plan.quantity = in_range("quantity", self.quantity.unwrap_or(1), 1, LIMITS.quantity)?;
         plan.strategies = self.strategies.entrants()?;
@@ -357,6 +357,11 @@ impl Names {
         }
         Ok(Entrants::Only(strategies))
     }
+}
+
+/// A race with valid fields that this lab cannot run.
+fn refused(detail: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, "race-refused", detail)
 }
 
 fn in_range<T: PartialOrd + std::fmt::Display + Copy>(

@@ -6,17 +6,15 @@
 //! are marks. Names are case-sensitive.
 
 use std::fmt;
+use std::iter::once;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 use unicode_normalization::char::is_combining_mark;
-use unicode_normalization::is_nfc;
+use unicode_normalization::{IsNormalized, is_nfc, is_nfc_quick};
 
 /// The maximum length of a name in characters.
 pub const MAX_NAME_CHARS: usize = 64;
-
-/// What a name looks like, besides its length: a regular expression of ECMA-262 with the flag `u`.
-pub const NAME_PATTERN: &str = r"^\.*[\p{Alphabetic}\p{N}_-][\p{Alphabetic}\p{N}._-]*$";
 
 /// Why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,12 +79,19 @@ impl Default for Warehouse {
     }
 }
 
+/// Whether a name may have this character. Some letters are never in normal form, for example the Kelvin sign.
+#[must_use]
+pub fn is_name_char(c: char) -> bool {
+    let is_listed = c.is_alphanumeric() || matches!(c, '.' | '_' | '-') || is_combining_mark(c);
+    is_listed && is_nfc_quick(once(c)) != IsNormalized::No
+}
+
 fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
     let problem = if text.is_empty() {
         "must not be empty"
     } else if text.chars().count() > MAX_NAME_CHARS {
         "must have at most 64 characters"
-    } else if !text.chars().all(is_of_names) {
+    } else if !text.chars().all(is_name_char) {
         "may have letters, marks, digits and `.`, `_`, `-` only"
     } else if !is_nfc(&text) {
         "must be in the Unicode normal form NFC"
@@ -97,10 +102,6 @@ fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
         return Ok(text);
     };
     Err(InvalidName { what, problem })
-}
-
-fn is_of_names(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '.' | '_' | '-') || is_combining_mark(c)
 }
 
 macro_rules! text_conversions {
