@@ -28,6 +28,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
     responses(
         (status = 200, description = "`plan`, `start`, `tick`, `row`, `end`", content_type = "text/event-stream", body = String),
         (status = 404, response = openapi::NotInLab),
+        (status = 422, response = openapi::Invalid),
     ))]
 pub(in crate::http) async fn events(
     LabRaces(races): LabRaces,
@@ -35,9 +36,12 @@ pub(in crate::http) async fn events(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let race = races.find(&id).ok_or_else(unknown_race)?;
-    let last = headers.get("last-event-id");
-    let last = last.and_then(|last| last.to_str().ok()?.parse().ok());
-    let stream = stream(race, last.unwrap_or(0));
+    let last = headers
+        .get("last-event-id")
+        .map_or(Some(0), |last| last.to_str().ok()?.parse().ok());
+    let last =
+        last.ok_or_else(|| ApiError::invalid("Last-Event-ID: not the number of an event"))?;
+    let stream = stream(race, last);
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
