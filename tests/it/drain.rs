@@ -201,7 +201,11 @@ async fn stopping_replica_answers_every_request_it_has_started(
 async fn connections_without_a_request_do_not_delay_the_stop() {
     let (process, _database) = lab(Sqlite, &[DRAIN_LIMIT_MS]).await;
     let _silent = connect(&process, b"").await;
-    let mut idle = connect(&process, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let mut idle = connect(
+        &process,
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    )
+    .await;
     idle.read_u8().await.expect("an answer");
     let took = time_to_stop(process).await;
     assert!(took < AT_ONCE, "{took:?}");
