@@ -14,10 +14,6 @@ use crate::nonce::Nonce;
 use crate::sealed::Sealed;
 use crate::token::Token;
 
-/// How long the server remembers at least that a holder was revoked. It remembers it until the end of the
-/// lease if that is later: by then, the holder has tried to renew it.
-pub(crate) const REMEMBERED: Duration = Duration::from_mins(1);
-
 /// Who has a lock and who waits for it, as the lock server knew when it answered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -65,8 +61,8 @@ pub trait Admin: Sealed + Send + Sync {
     /// Returns an error if the server does not answer.
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError>;
 
-    /// Takes the lock away from this holder, wakes the next waiter, and remembers the nonce until its next
-    /// renewal was due. Returns false if the nonce held no lock. A repeated request returns the same.
+    /// Takes the lock away from this holder, wakes the next waiter, and remembers the nonce for two minutes, and
+    /// until the end of its lease: by then, the holder has tried to renew it. Returns false if the nonce held no lock. A repeated request returns the same.
     ///
     /// What the server remembers of the last token stays: the next token is greater.
     ///

@@ -1,8 +1,13 @@
 //! The identity of a holder: a random number per acquisition, not a thread or process id.
 
 use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
 
 use uuid::Uuid;
+
+/// How long a server remembers at least that a nonce was released or revoked, and the answer to a change. No
+/// request stays on its way longer: Linux sends the data of a closed socket again for up to about 100 s.
+pub(crate) const REMEMBERED: Duration = Duration::from_mins(2);
 
 /// A random UUID that identifies one acquisition. It is never used again.
 ///

@@ -14,9 +14,6 @@ use crate::sealed::Sealed;
 use crate::token::Token;
 use crate::topics::Topics;
 
-/// How long the answer to a change is remembered. No request stays on its way longer.
-pub(crate) const REMEMBER: Duration = Duration::from_mins(1);
-
 /// The fewest numbers at which the table looks for expired ones.
 const PRUNE_FROM: usize = 64;
 

@@ -23,10 +23,10 @@
 //! - `P{name}:token`: the last token, kept for ten minutes.
 //! - `P{name}:holders`, `P{name}:waiters`, `P{name}:claims`: the permits of a name, kept for ten minutes
 //!   after their last use.
-//! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for one minute. It contains `revoked`
+//! - `P{name}:gone:nonce`: a tombstone that stops late requests, kept for two minutes. It contains `revoked`
 //!   if the lock was taken away, and is then kept until the lease would have ended, if that is later.
 //! - `P{name}:period`: the last start of a periodic job, kept until the end of its period.
-//! - `P{name}:number`, `:latch`, `:gate`: numbers. `P{name}:done:nonce`: an answer, kept for one minute.
+//! - `P{name}:number`, `:latch`, `:gate`: numbers. `P{name}:done:nonce`: an answer, kept for two minutes.
 //! - `P:source`: the id under which tokens are issued. A cluster has one for all its masters.
 //! - `P{name}:absent`, only in requests to a cluster: it never exists.
 
@@ -72,9 +72,6 @@ pub use fence::FENCED_COMMAND;
 use scripts::{flag, loss, milliseconds, reason};
 use servers::Servers;
 use wakeups::LazyWakeUps;
-
-/// How long the nonce of a released acquisition is remembered. No request stays on its way longer.
-const TOMBSTONE: Duration = Duration::from_mins(1);
 
 /// An answer to a release.
 const TOMBSTONE_IS_NEEDED: i64 = -1;

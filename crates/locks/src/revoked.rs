@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::admin::{LockView, REMEMBERED};
+use crate::admin::LockView;
 use crate::backend::{Release, Renewal, Renewed};
 use crate::clock::Moment;
 use crate::error::LostReason;
-use crate::nonce::Nonce;
+use crate::nonce::{Nonce, REMEMBERED};
 
-/// Remembers each of them until its lease would have ended, and for a minute at least.
+/// Remembers each of them until its lease would have ended, and for two minutes at least.
 #[derive(Debug, Default)]
 pub(crate) struct Revoked(Mutex<HashMap<Nonce, Moment>>);
 

@@ -12,7 +12,7 @@
 //! removes only its own row. Readable for operators:
 //! `SELECT name, owner, nonce, token, expires_at FROM distributed_lock`.
 //!
-//! Two kinds of rows are not removed by a release: rows with buried nonces (see below), for a minute,
+//! Two kinds of rows are not removed by a release: rows with buried nonces (see below), for two minutes,
 //! and rows of dead holders, for ten minutes after the end of their lease. A process that releases locks
 //! looks for such rows at its first release and then every ten seconds.
 //!
@@ -33,10 +33,10 @@
 //! release of any process.
 //!
 //! **Late requests**: if a request to acquire a lock was not answered, its release buries the nonce in
-//! the row for a minute. The request gets no lock if it arrives in that time.
+//! the row for two minutes. The request gets no lock if it arrives in that time.
 //!
 //! **Revocations** bury the nonce, and add `R` and all digits of the nonce but the first to the same list. Both
-//! stay for a minute, or until the lease would have ended.
+//! stay for two minutes, or until the lease would have ended.
 //!
 //! Advisory locks (`pg_advisory_lock`, `GET_LOCK`) are not used: each needs a connection of its own
 //! for as long as it is held, and they have no token.

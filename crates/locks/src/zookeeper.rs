@@ -33,7 +33,7 @@
 //! `<root>/<name>%permits/_c_<nonce>-<take>-<of>-lock-<sequence>`, and `<root>/.source`. The directories of the
 //! names are container nodes, which the server removes when they are empty. A periodic job has a node
 //! `<root>/.periods/<name>`, which stays. So has a number, in `<root>/.numbers`, until it is removed, and a
-//! revoked holder, in `<root>/.revoked`, until a lock is revoked more than a minute later.
+//! revoked holder, in `<root>/.revoked`, until a lock is revoked more than two minutes later.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -21,7 +21,7 @@ use crate::error::LockError;
 /// ```
 ///
 /// **Exactly once.** A change whose answer is lost is repeated for twice the response limit of the back
-/// end, and the server recognises the repetition. On Redis each change leaves a key for a minute, which
+/// end, and the server recognises the repetition. On Redis each change leaves a key for two minutes, which
 /// contains its answer. On ZooKeeper the node of the number contains the last 32 changes; if more than
 /// that followed an unanswered one, or the number was removed, the call returns `Unavailable`.
 ///
@@ -31,7 +31,7 @@ use crate::error::LockError;
 /// # Errors
 /// All methods return
 /// - [`LockError::Unavailable`] if the server did not answer in time. A change may then have been made, or
-///   be made within a minute. Also if a sum does not fit into 64 bits.
+///   be made within two minutes. Also if a sum does not fit into 64 bits.
 /// - [`LockError::Unsupported`] if the back end has no numbers.
 /// - [`LockError::InvalidName`] if the name is empty or too long.
 /// - [`LockError::Shutdown`] if the manager was shut down.

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::{MemoryBackend, Question};
 use crate::backend::{Changed, NumberKey, NumberRequest, Numbers};
 use crate::error::BackendError;
-use crate::numbers::REMEMBER;
+use crate::nonce::REMEMBERED;
 use crate::token::Token;
 
 impl MemoryBackend {
@@ -24,7 +24,7 @@ impl Numbers for MemoryBackend {
         let request = request.clone();
         self.ask(Question::Change, move |server| {
             let now = server.clock.now();
-            let changed = server.numbers.change(now, &request, REMEMBER);
+            let changed = server.numbers.change(now, &request, REMEMBERED);
             if !server.lose_wake_up() {
                 server.numbers.changed.publish(&request.key.topic());
             }

@@ -1,7 +1,7 @@
 //! Looking into locks, and taking them away.
 //!
 //! A tombstone with a text says that its nonce was revoked. It lives until the lease would have ended, and
-//! for a minute at least. The last token stays, so the next one is greater.
+//! for two minutes at least. The last token stays, so the next one is greater.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use async_trait::async_trait;
 
 use super::scripts::Script;
 use super::{Redis, RedisBackend, milliseconds};
-use crate::admin::{Admin, Claimant, LockView, REMEMBERED};
+use crate::admin::{Admin, Claimant, LockView};
 use crate::backend::Claim;
 use crate::error::BackendError;
-use crate::nonce::Nonce;
+use crate::nonce::{Nonce, REMEMBERED};
 use crate::token::Token;
 
 /// `KEYS`: lock. Returns nothing if it is free, otherwise its value, the rest of its lease in ms, and the

@@ -10,9 +10,10 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use super::scripts::Script;
-use super::{Redis, RedisBackend, TOMBSTONE, milliseconds};
+use super::{Redis, RedisBackend, milliseconds};
 use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
 use crate::error::BackendError;
+use crate::nonce::REMEMBERED;
 use crate::retry::jittered;
 use crate::token::Token;
 
@@ -25,7 +26,7 @@ const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
 /// The channel that wakes waiters has the name of the number. The user may have no right to it; waiters
 /// then read again after their fallback.
 static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-    let remember = TOMBSTONE.as_millis();
+    let remember = REMEMBERED.as_millis();
     Script::new(format!(
         r"
 local number, answer, keep, change, operand, expected = KEYS[1], KEYS[2], unpack(ARGV)

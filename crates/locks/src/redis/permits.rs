@@ -14,11 +14,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::scripts::{Script, loss};
-use super::{Redis, TOMBSTONE, flag, milliseconds};
-use crate::admin::REMEMBERED;
+use super::{Redis, flag, milliseconds};
 use crate::backend::{ReleaseRequest, Renewal, Request};
 use crate::error::{BackendError, LostReason};
-use crate::nonce::Nonce;
+use crate::nonce::{Nonce, REMEMBERED};
 
 /// `KEYS`: holders, waiters, claims. The last three arguments are: the start of the channels, how long
 /// the keys stay in ms, and the nonce.
@@ -303,7 +302,7 @@ impl Redis {
         } = request;
         let mut keys = self.permit_keys(name).to_vec();
         keys.push(self.tombstone_key(name, *nonce));
-        let mut arguments = vec![milliseconds(TOMBSTONE), flag(*unclear)];
+        let mut arguments = vec![milliseconds(REMEMBERED), flag(*unclear)];
         arguments.extend(self.common_arguments(name, *nonce, Duration::ZERO));
         self.servers.script(&RELEASE, &keys, &arguments).await
     }

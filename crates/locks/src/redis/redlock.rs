@@ -50,7 +50,7 @@
 //!   ([`once_per`](crate::LockBuilder::once_per)): a restarted master may have forgotten a period, and
 //!   could not vote until the end of that period.
 //!
-//! Keys, with the prefix `P`: `P{name}` is a vote; `P{name}:gone:nonce` stops late requests for one minute,
+//! Keys, with the prefix `P`: `P{name}` is a vote; `P{name}:gone:nonce` stops late requests for two minutes,
 //! and says there if the lock was taken away.
 
 use std::sync::Arc;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 
-use super::TOMBSTONE;
 use crate::error::LostReason;
+use crate::nonce::REMEMBERED;
 
 /// The text of a script, and the hash by which the server knows it.
 pub(super) struct Script {
@@ -150,7 +150,7 @@ return held
 /// A message costs the server half a microsecond if no client waits. Waiters that mark the lock, so that
 /// there is no message without them, would cost each of them a write.
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    let tombstone = TOMBSTONE.as_millis();
+    let tombstone = REMEMBERED.as_millis();
     Script::new(format!(
         r"
 local value = redis.call('GET', KEYS[1])

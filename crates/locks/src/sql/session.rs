@@ -9,8 +9,8 @@ use std::fmt::Write;
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, ColumnIndex, Decode, FromRow, Result, SqlSafeStr, SqlStr, Type};
 
-use crate::admin::REMEMBERED;
 use crate::error::LostReason;
+use crate::nonce::REMEMBERED;
 
 /// One connection to the database.
 #[async_trait]
@@ -33,7 +33,7 @@ pub(super) trait Session: Send {
     /// Returns whether the nonce held it.
     async fn release(&mut self, name: &str, nonce: &str) -> Result<bool>;
 
-    /// The same, and buries the nonce: its requests that arrive within a minute get no lock.
+    /// The same, and buries the nonce: its requests that arrive within two minutes get no lock.
     async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool>;
 
     /// Frees the lock if this nonce holds it, and adds [`revoked`] to the list in the row: for [`BURIED`],
@@ -138,7 +138,7 @@ pub(super) fn reason(gone: &[String], nonce: &str) -> LostReason {
     }
 }
 
-/// How long a nonce stays buried, in µs. No request stays on its way longer.
+/// How long a nonce stays buried, in µs.
 pub(super) const BURIED: i64 = REMEMBERED.as_secs().cast_signed() * 1_000_000;
 
 /// The maximum length of the list of buried nonces: 64 of them.

@@ -2,7 +2,7 @@
 //!
 //! Nodes: `<root>/.revoked/<nonce>`, created in the same transaction that deletes the place of the nonce. A
 //! write to `<root>/.revoked` itself reads the clock of the leader, and makes the following reads current.
-//! The next revocation removes nodes that are older than a minute.
+//! The next revocation removes nodes that are older than two minutes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::places::Place;
 use super::session::{Session, backend_error};
 use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
-use crate::admin::{Admin, Claimant, LockView, REMEMBERED};
+use crate::admin::{Admin, Claimant, LockView};
 use crate::backend::Claim;
 use crate::error::{BackendError, LostReason};
-use crate::nonce::Nonce;
+use crate::nonce::{Nonce, REMEMBERED};
 use crate::token::Token;
 
 /// A place in a queue, as the server knows it.
@@ -154,7 +154,7 @@ impl ZooKeeper {
     }
 }
 
-/// Removes the notes in this directory that are older than a minute.
+/// Removes the notes in this directory that are older than two minutes.
 async fn forget(session: &Session, directory: &str, now: i64) -> Result<(), Error> {
     let notes = session.ask(session.client.list_children(directory)).await?;
     let forget = async |note: &String| {

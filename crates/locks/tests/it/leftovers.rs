@@ -175,7 +175,7 @@ fn names_used_once_leave_nothing_on_model() {
 async fn leave_nothing_in_database(rig: SqlRig) {
     let backend = || rig.builder_of_backend().build().unwrap();
     let managers = leave_nothing([backend(), backend()], names(1_000, 100_000)).await;
-    // If the short wait of `contend` ended before an answer, the nonce stays buried for a minute. A
+    // If the short wait of `contend` ended before an answer, the nonce stays buried for two minutes. A
     // later release removes it.
     let empty = async || {
         for manager in &managers {
@@ -183,7 +183,7 @@ async fn leave_nothing_in_database(rig: SqlRig) {
         }
         rig.rows().await == 0
     };
-    eventually("the rows are removed", Duration::from_secs(90), empty).await;
+    eventually("the rows are removed", Duration::from_secs(150), empty).await;
     for manager in managers {
         manager.shutdown().await;
     }
@@ -235,7 +235,7 @@ mod full {
     fn names_used_once_leave_nothing_on_redis() {
         in_its_own_process("full::names_used_once_leave_nothing_on_redis", async {
             let rig = RedisRig::start().await;
-            let (memory, tombstone) = (Duration::from_secs(20), Duration::from_mins(1));
+            let (memory, tombstone) = (Duration::from_secs(20), Duration::from_mins(2));
             // A release whose answer is late is sent again, and leaves a tombstone.
             let no_repetition = Duration::from_secs(30);
             let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
@@ -274,9 +274,9 @@ mod full {
             let rig = RedLockRig::start_private().await;
             let managers = leave_nothing([rig.backend(), rig.backend()], 100_000).await;
             wait_until_left(&rig, 0, Duration::from_secs(20)).await;
-            // Tombstones stay for a minute. A late vote or a short wait of `contend` leaves them.
+            // Tombstones stay for two minutes. A late vote or a short wait of `contend` leaves them.
             let empty = async || rig.keys().await == 0;
-            eventually("the keys expired", Duration::from_secs(90), empty).await;
+            eventually("the keys expired", Duration::from_secs(150), empty).await;
             for manager in managers {
                 manager.shutdown().await;
             }

@@ -147,7 +147,7 @@ async fn late_request_of_released_lock_takes_nothing(#[values(Mysql, Postgres)] 
     hold.held().await;
     let outcome = guard.release().await;
     assert_matches!(outcome, ReleaseOutcome::Released { .. });
-    // The nonce is buried, so the row stays for a minute.
+    // The nonce is buried, so the row stays for two minutes.
     assert_eq!((rig.left().await, rig.rows().await), (0, 1));
     drop(hold);
     let arrived = async || rig.connections().await <= 2;
@@ -155,7 +155,7 @@ async fn late_request_of_released_lock_takes_nothing(#[values(Mysql, Postgres)] 
     assert_eq!(rig.left().await, 0);
     // Others are not affected.
     use_lock(&rig.manager(), "late").await;
-    // The row is removed when the minute is over.
+    // The row is removed when they are over.
     assert_eq!(rig.rows().await, 1);
     let past = "UPDATE distributed_lock SET gone_until = 1";
     assert_eq!(rig.change(past).await, 1);

@@ -9,11 +9,10 @@ use super::super::address::Address;
 use super::super::admin::{INSPECT, REVOKE};
 use super::super::connection::Connection;
 use super::super::scripts::{Script, loss, reason};
-use super::super::{TOMBSTONE, eviction, flag, milliseconds};
+use super::super::{eviction, flag, milliseconds};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
-use crate::admin::REMEMBERED;
 use crate::error::{BackendError, LostReason};
-use crate::nonce::Nonce;
+use crate::nonce::{Nonce, REMEMBERED};
 
 /// What a master answers to a request for its vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +121,7 @@ impl Node {
         let arguments = [
             ballot.nonce.to_string(),
             ballot.attempt.to_string(),
-            milliseconds(TOMBSTONE),
+            milliseconds(REMEMBERED),
             flag(unclear),
         ];
         let answer = self.script(&RELEASE, ballot, &arguments).await;

@@ -82,7 +82,7 @@ async fn reason_of_a_loss_needs_no_other_request() {
     guard.check().unwrap_err();
 }
 
-/// The lease is longer than a minute, and so is the time until the next renewal.
+/// The lease is longer than two minutes, and so is the time until the next renewal.
 #[tokio::test(start_paused = true)]
 async fn revocation_is_remembered_until_the_end_of_a_long_lease() {
     let server = server();

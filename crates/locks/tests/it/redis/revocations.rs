@@ -31,7 +31,7 @@ async fn revocation_keeps_last_token_and_expires() {
     assert_eq!(guard.lost().await, LostReason::Revoked);
     let left = format!("PTTL lock{{sku:42}}:gone:{nonce}");
     let left: i64 = run(&mut direct, &left).await;
-    assert!((1..=60_000).contains(&left), "{left}");
+    assert!((60_000..=120_000).contains(&left), "{left}");
     next.release().await;
 }
 

@@ -25,7 +25,7 @@ async fn write_of_revoked_holder_is_refused(#[values(Sqlite, Mysql, Postgres)] k
     let now = rig.clock().await;
     let noted = format!(
         "SELECT count(*) FROM distributed_lock WHERE nonce = '' AND length(gone) = 64
-            AND gone_until BETWEEN {now} + 50000000 AND {now} + 61000000"
+            AND gone_until BETWEEN {now} + 110000000 AND {now} + 121000000"
     );
     assert_eq!(rig.number(noted).await, 1);
     let next = operator.lock("sku:42").acquire().await.unwrap();
