@@ -156,10 +156,11 @@ impl Redis {
         format!("{}:gone:{nonce}", self.lock_key(name))
     }
 
-    /// The string at a key.
+    /// The string at a key. `MGET` reads a key of a foreign type as a missing one.
     async fn text(&self, key: String) -> Result<Option<String>, BackendError> {
-        let get = redis::cmd("GET").arg(&key).to_owned();
-        self.servers.run(&key, &get).await
+        let get = redis::cmd("MGET").arg(&key).to_owned();
+        let values: Vec<Option<String>> = self.servers.run(&key, &get).await?;
+        Ok(values.into_iter().next().flatten())
     }
 
     /// Sends a request with the source's id that the client knows. The answer has the id if it is another.

@@ -194,7 +194,8 @@ return redis.call('GET', KEYS[4]) == 'revoked' and 1 or 0
 /// `KEYS`: holders and claims of each lock. `ARGV`: how long the keys stay in ms, then nonce, lease in ms and
 /// tombstone of each lock. Returns for each lock what [`loss`] reads. A renewal never shortens a lease.
 ///
-/// The tombstones are not in `KEYS`, as in the script that renews locks.
+/// The tombstones are not in `KEYS`, as in the script that renews locks. A key of a foreign type has no
+/// permits, and does not make the others fail.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
@@ -204,7 +205,12 @@ local renewed = {}
 for i = 1, #KEYS / 2 do
   local holders, claims = KEYS[2 * i - 1], KEYS[2 * i]
   local nonce, lease, gone = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
-  local expiry = tonumber(redis.call('ZSCORE', holders, nonce) or 0)
+  local expiry = redis.pcall('ZSCORE', holders, nonce)
+  if type(expiry) == 'table' then
+    if not string.find(expiry.err, 'WRONGTYPE') then return expiry end
+    expiry = nil
+  end
+  expiry = tonumber(expiry or 0)
   if expiry > now then
     local keep = math.max(tonumber(ARGV[1]), lease)
     -- First and always: if its memory is full, Redis refuses ZADD as the first write of a script.
@@ -214,7 +220,7 @@ for i = 1, #KEYS / 2 do
     if expiry < now + lease then redis.call('ZADD', holders, now + lease, nonce) end
     renewed[i] = 1
   else
-    renewed[i] = redis.call('GET', gone) == 'revoked' and 2 or 0
+    renewed[i] = redis.pcall('GET', gone) == 'revoked' and 2 or 0
   end
 end
 return renewed
@@ -239,6 +245,18 @@ end
 finish()
 local gone = redis.call('GET', KEYS[4]) == 'revoked' and 2 or 0
 return held and 1 or gone
+",
+    )
+});
+
+/// `KEYS`: holders. `ARGV`: nonce. Returns whether its lease has not ended. A holder whose lease has ended
+/// stays in the set until the next request of any client.
+static VERIFY: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        r"
+local time = redis.call('TIME')
+local expiry = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
+return expiry > time[1] * 1000 + math.floor(time[2] / 1000) and 1 or 0
 ",
     )
 });
@@ -357,9 +375,7 @@ impl Redis {
 
     pub(super) async fn has_permits(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let [holders, ..] = self.permit_keys(name);
-        let mut score = redis::cmd("ZSCORE");
-        score.arg(&holders).arg(nonce.to_string());
-        let score: Option<f64> = self.servers.run(&holders, &score).await?;
-        Ok(score.is_some())
+        let arguments = [nonce.to_string()];
+        self.servers.script(&VERIFY, &[holders], &arguments).await
     }
 }

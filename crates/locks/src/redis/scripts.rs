@@ -109,24 +109,26 @@ return {1, token, id}
 
 /// `KEYS`: locks. `ARGV`: nonce and lease in ms of each lock. Returns for each lock what [`loss`] reads.
 ///
-/// A renewal never shortens a lease, because the holder relies on an earlier, longer one.
+/// A renewal never shortens a lease, because the holder relies on an earlier, longer one. A key of a foreign
+/// type is no lock, and does not make the others fail.
 ///
 /// The tombstone is not in `KEYS`. So on a cluster, which gets each lock in its own script, a held lock is
-/// renewed however long its slot takes to move. If a lock was revoked, and the tombstone has not moved to the
-/// new node yet, the answer there is 0: the holder gets another reason, but also loses the lock.
+/// renewed however long its slot takes to move. If a lock was revoked, and the tombstone is not at this node or
+/// cannot be read, the answer is 0: the holder gets another reason, but also loses the lock.
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local held = {}
+local values = redis.call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
-  local value = redis.call('GET', key)
+  local value = values[i]
   if value and string.sub(value, 1, 32) == ARGV[2 * i - 1] then
     if redis.call('PTTL', key) < tonumber(ARGV[2 * i]) then
       redis.call('PEXPIRE', key, ARGV[2 * i])
     end
     held[i] = 1
   else
-    held[i] = redis.call('GET', key .. ':gone:' .. ARGV[2 * i - 1]) == 'revoked' and 2 or 0
+    held[i] = redis.pcall('GET', key .. ':gone:' .. ARGV[2 * i - 1]) == 'revoked' and 2 or 0
   end
 end
 return held

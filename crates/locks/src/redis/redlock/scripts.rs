@@ -55,7 +55,7 @@ for i, key in ipairs(KEYS) do
     end
     held[i] = 1
   else
-    local gone = redis.call('GET', key .. ':gone:' .. string.sub(ARGV[2 * i - 1], 1, 32))
+    local gone = redis.pcall('GET', key .. ':gone:' .. string.sub(ARGV[2 * i - 1], 1, 32))
     held[i] = gone == 'revoked' and 2 or 0
   end
 end
