@@ -148,14 +148,17 @@ impl<T> LockBuilder<T> {
     ) -> Result<A, LockError> {
         let inner = self.manager().inner();
         let limit = inner.backend.properties().response_limit;
-        let answer = tokio::select! {
-            biased;
-            () = inner.closed.cancelled() => return Err(LockError::Shutdown),
-            answer = answer => answer,
-            () = inner.clock.sleep_until(inner.clock.now() + limit) => {
-                Err(BackendError::transient(format!("no answer within {limit:?}")))
+        let answer = inner.jobs.inside(async {
+            tokio::select! {
+                biased;
+                () = inner.closed.cancelled() => None,
+                answer = answer => Some(answer),
+                () = inner.clock.sleep_until(inner.clock.now() + limit) => {
+                    Some(Err(BackendError::transient(format!("no answer within {limit:?}"))))
+                }
             }
-        };
+        });
+        let answer = answer.await.ok_or(LockError::Shutdown)?;
         answer.map_err(|error| self.failed(operation, error))
     }
 

@@ -94,12 +94,15 @@ impl Register {
         F: Future<Output = Result<T, BackendError>> + Send,
     {
         let inner = self.manager.inner();
-        let answered = until_answered(&*inner.backend, &*inner.clock, request);
-        tokio::select! {
-            biased;
-            () = inner.closed.cancelled() => Err(LockError::Shutdown),
-            answer = answered => answer.map_err(|error| self.unavailable(operation, error)),
-        }
+        let answer = inner.jobs.inside(async {
+            let answered = until_answered(&*inner.backend, &*inner.clock, request);
+            tokio::select! {
+                biased;
+                () = inner.closed.cancelled() => Err(LockError::Shutdown),
+                answer = answered => answer.map_err(|error| self.unavailable(operation, error)),
+            }
+        });
+        answer.await
     }
 
     async fn change(&self, change: Change) -> Result<Changed, LockError> {
@@ -116,6 +119,15 @@ impl Register {
     /// Waits until the number is as wanted, and returns it. `None` if it was not so until the limit. With
     /// a limit of zero, the server still gets time for one answer.
     async fn wait_for(
+        &self,
+        limit: Duration,
+        is_wanted: impl Fn(i64) -> bool,
+    ) -> Result<Option<i64>, LockError> {
+        let jobs = &self.manager.inner().jobs;
+        jobs.inside(self.wait_inside(limit, is_wanted)).await
+    }
+
+    async fn wait_inside(
         &self,
         limit: Duration,
         is_wanted: impl Fn(i64) -> bool,

@@ -211,12 +211,8 @@ impl<T> LockGuard<T> {
     pub async fn verify(&self) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
-        let answer = hold
-            .inner
-            .backend
-            .verify(hold.name(), hold.release.nonce)
-            .await;
-        if let Some(reason) = answer.map_err(|error| hold.unavailable("verify", error))? {
+        let verify = hold.inner.backend.verify(hold.name(), hold.release.nonce);
+        if let Some(reason) = self.ask("verify", verify).await? {
             let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });
         }
@@ -239,8 +235,8 @@ impl<T> LockGuard<T> {
         let hold = self.hold();
         let sent = hold.inner.clock.now();
         let renewal = [hold.renewal(Some(lease))];
-        let renewed = hold.inner.backend.renew(&renewal).await;
-        let renewed = renewed.map_err(|error| hold.unavailable("extend", error))?[0];
+        let renew = hold.inner.backend.renew(&renewal);
+        let renewed = self.ask("extend", renew).await?[0];
         let next = hold.apply_renewal(sent, renewed, RenewalKind::Extend);
         hold.inner.watchdog.reschedule(hold.id, next);
         if renewed == Renewed::Unknown {
@@ -268,12 +264,34 @@ impl<T> LockGuard<T> {
             let server = backend.properties().name;
             return Err(LockError::Unsupported { server });
         }
-        let reduced = backend.reduce(hold.name(), hold.release.nonce, 1).await;
-        if let Some(reason) = reduced.map_err(|error| hold.unavailable("downgrade", error))? {
+        let reduce = backend.reduce(hold.name(), hold.release.nonce, 1);
+        if let Some(reason) = self.ask("downgrade", reduce).await? {
             let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });
         }
         self.check()
+    }
+
+    /// Sends a request in the manager's runtime, unless the lock is lost first.
+    pub(crate) async fn ask<A>(
+        &self,
+        operation: &str,
+        request: impl Future<Output = Result<A, BackendError>>,
+    ) -> Result<A, LockError> {
+        let hold = self.hold();
+        let mut ended = hold.subscribe();
+        let answer = hold.inner.jobs.inside(async {
+            tokio::select! {
+                biased;
+                _ = ended.wait_for(Option::is_some) => None,
+                answer = request => Some(answer),
+            }
+        });
+        let Some(answer) = answer.await else {
+            let reason = hold.ended().unwrap_or(LostReason::Released);
+            return Err(LockError::Lost { reason });
+        };
+        answer.map_err(|error| hold.unavailable(operation, error))
     }
 
     /// Creates another guard of the same lock, with the same token. The lock is released with its

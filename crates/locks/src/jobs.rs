@@ -3,8 +3,12 @@
 //! The caller's future runs its job itself, which saves two changes of task. The job does not depend
 //! on that future. If the caller drops it, the job continues as a task of the manager's runtime. So do
 //! all jobs when the manager is shut down, because a caller may hold a future without polling it.
+//!
+//! Other requests end with the future of the caller. They too run in the manager's runtime: a connection or a
+//! task that they start would otherwise end with the runtime of the first caller.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +44,17 @@ impl Jobs {
     /// down, the job is dropped.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         self.0.runtime.spawn(job);
+    }
+
+    /// Polls a future of the caller in the manager's runtime. After the end of that runtime its timers panic,
+    /// so the future must first check whether the manager or the lock has ended.
+    pub(crate) fn inside<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        let runtime = self.0.runtime.clone();
+        let mut future = Box::pin(future);
+        poll_fn(move |context| {
+            let _inside = runtime.enter();
+            future.as_mut().poll(context)
+        })
     }
 
     /// Runs a job in the returned future.

@@ -24,8 +24,8 @@ use crate::watchdog::{Watchdog, WatchdogContext};
 ///
 /// The guards of `LockManager<()>` have no fencing token: see [`Fencing`].
 ///
-/// A manager belongs to the Tokio runtime in which it was built. Its tasks end after its last clone
-/// and its last guard are dropped.
+/// A manager belongs to the Tokio runtime in which it was built: its connections, tasks and timers are there,
+/// whichever runtime calls it, or none. Its tasks end after its last clone and its last guard are dropped.
 #[derive(Debug)]
 pub struct LockManager<T = Token>(Arc<Inner>, PhantomData<fn() -> T>);
 
@@ -157,16 +157,19 @@ impl<T> LockManager<T> {
     pub async fn ping(&self) -> Result<(), BackendError> {
         let inner = self.inner();
         let limit = inner.backend.properties().response_limit;
-        let answer = tokio::select! {
-            biased;
-            () = inner.closed.cancelled() => {
-                Err(BackendError::permanent("the lock manager was shut down"))
+        let answer = inner.jobs.inside(async {
+            tokio::select! {
+                biased;
+                () = inner.closed.cancelled() => {
+                    Err(BackendError::permanent("the lock manager was shut down"))
+                }
+                answer = inner.backend.ping() => answer,
+                () = inner.clock.sleep_until(inner.clock.now() + limit) => {
+                    Err(BackendError::transient(format!("no answer within {limit:?}")))
+                }
             }
-            answer = inner.backend.ping() => answer,
-            () = inner.clock.sleep_until(inner.clock.now() + limit) => {
-                Err(BackendError::transient(format!("no answer within {limit:?}")))
-            }
-        };
+        });
+        let answer = answer.await;
         answer.map_err(|error| error.with_request(inner.backend.properties().name, "ping"))
     }
 

@@ -106,9 +106,7 @@ impl LockGuard {
         let (backend, clock) = (&*hold.inner.backend, &*hold.inner.clock);
         let (name, nonce) = (hold.name(), hold.release.nonce);
         let begun = until_answered(backend, clock, || backend.begin_period(name, nonce, period));
-        begun
-            .await
-            .map_err(|error| hold.unavailable("begin a period of", error))
+        self.ask("begin a period of", begun).await
     }
 }
 

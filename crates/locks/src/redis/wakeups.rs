@@ -357,8 +357,15 @@ impl LazyWakeUps {
     }
 
     pub(super) fn get(&self) -> WakeUps {
+        let mut started = self.started();
+        // A runtime that was shut down has ended the task.
+        if let Some(wake_ups) = &*started
+            && wake_ups.commands.is_closed()
+        {
+            *started = None;
+        }
         let start = || WakeUps::start(self.address.clone(), self.limit);
-        self.started().get_or_insert_with(start).clone()
+        started.get_or_insert_with(start).clone()
     }
 
     /// Ends the task after its last subscription. The next waiter starts another one.

@@ -6,9 +6,11 @@
     reason = "a task is awaited after the end of another runtime"
 )]
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -16,11 +18,13 @@ use stocklock_locks::backend::Fencing;
 use stocklock_locks::clock::{BootClock, TokioClock};
 use stocklock_locks::local::LocalBackend;
 use stocklock_locks::memory::{MemoryServer, Question};
-use stocklock_locks::{LockError, LockGuard, LockManager, ReleaseOutcome, Token};
+use stocklock_locks::{
+    LockError, LockGuard, LockManager, LostReason, OncePer, ReleaseOutcome, Token,
+};
 use stocklock_testkit::assert_matches;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::rig::{Counts, eventually};
+use crate::rig::{Counts, eventually, lost_reason};
 
 const LEASE: Duration = Duration::from_millis(400);
 /// A bound against hangs.
@@ -186,6 +190,80 @@ fn end_of_runtime_leaves_release_unconfirmed() {
         });
         assert_matches!(outcome, ReleaseOutcome::Unconfirmed { .. });
     }
+}
+
+/// These requests run in the future of the caller. They wait for an answer that never comes.
+#[test]
+fn end_of_runtime_ends_requests_that_are_no_jobs() {
+    for _ in 0..20 {
+        let (pinged, verified, added) = outcome_after_end(async |elsewhere| {
+            let manager = elsewhere.manager.clone();
+            let guard = manager.lock("held").acquire().await.unwrap();
+            elsewhere.server.pause();
+            tokio::spawn(async move {
+                let number = manager.number("hits");
+                tokio::join!(manager.ping(), guard.verify(), number.add(1))
+            })
+        });
+        assert!(pinged.unwrap_err().is_permanent());
+        let verified = lost_reason(&verified.unwrap_err());
+        assert_eq!(verified, Some(LostReason::Shutdown));
+        assert_matches!(added.unwrap_err(), LockError::Shutdown);
+    }
+}
+
+/// Wakes a thread that polls a future.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future in this thread, without a runtime.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+/// Connections, tasks and timers belong to the runtime of the manager.
+#[test]
+fn requests_need_no_runtime_of_the_caller() {
+    let server = MemoryServer::new(BootClock);
+    let process = Process::start(server.client());
+    let manager = &process.manager;
+    block_on(async {
+        manager.ping().await.unwrap();
+        let guard = manager.write("a").acquire().await.unwrap();
+        guard.verify().await.unwrap();
+        guard.extend(LEASE).await.unwrap();
+        guard.downgrade().await.unwrap();
+        let view = manager.read("a").inspect().await.unwrap();
+        let nonce = view.holders[0].nonce;
+        assert!(manager.read("a").revoke(nonce).await.unwrap());
+        guard.release().await;
+
+        let number = manager.number("n");
+        assert_eq!(number.add(1).await.unwrap(), 1);
+        let found = number.wait_for(SOON, |value| value == 1).await;
+        assert_eq!(found.unwrap(), Some(1));
+        let latch = manager.latch("l", 1);
+        latch.arrive().await.unwrap();
+        latch.wait(SOON).await.unwrap();
+        let party = manager.barrier("b", 1).enter(SOON).await.unwrap();
+        party.leave(SOON).await.unwrap();
+        let job = manager.lock("job").once_per(SOON, async |_| ()).await;
+        assert_matches!(job.unwrap(), OncePer::Ran(_));
+    });
+    process.kill();
 }
 
 /// Counts how often it is woken.

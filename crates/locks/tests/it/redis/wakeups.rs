@@ -6,6 +6,7 @@ use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
+use tokio::runtime::Builder;
 
 use super::run;
 use crate::rig::redis::RedisRig;
@@ -107,6 +108,29 @@ async fn dead_pubsub_connection_is_replaced() {
         let lock = comes_and_goes.lock("loud").wait(Duration::from_millis(100));
         lock.acquire().await.unwrap_err();
     }
+    let begin = rig.now();
+    hand_over(guard, waiter).await;
+    assert!(rig.now().since(begin) < rig.soon());
+}
+
+/// Clones of a back end share their wake-ups. The first one was used in a runtime that has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn wake_ups_outlive_the_runtime_that_started_them() {
+    let rig = RedisRig::start().await;
+    let backend = no_fallback(&rig.url());
+    let [one, other] = [no_fallback(&rig.url()), backend.clone()].map(LockManager::new);
+    let short = tokio::task::spawn_blocking(move || {
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let latch = LockManager::new(backend).latch("parts", 1);
+            latch.wait(Duration::from_secs(1)).await.unwrap_err();
+        });
+    });
+    short.await.unwrap();
+    let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
+    let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
+    wait_for_subscription(&rig, rig.soon()).await;
     let begin = rig.now();
     hand_over(guard, waiter).await;
     assert!(rig.now().since(begin) < rig.soon());
