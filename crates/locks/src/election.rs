@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::builder::{LockBuilder, Ran};
+use crate::builder::{Held, LockBuilder, Ran};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
@@ -71,7 +71,7 @@ impl<T> LockBuilder<T> {
         F: Future,
     {
         loop {
-            let guard = self.clone().campaign().await?;
+            let guard = Held::new(self.clone().campaign().await?);
             // This fails only if the lock is already lost.
             let Ok(child) = guard.reenter() else { continue };
             let output = tokio::select! {

@@ -28,9 +28,8 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::builder::LockBuilder;
+use crate::builder::{Held, LockBuilder};
 use crate::error::LockError;
-use crate::guard::LockGuard;
 
 /// Makes the answer to a request whose lock was not acquired, or was lost.
 type Refuse<B> = Arc<dyn Fn(LockError) -> Response<B> + Send + Sync>;
@@ -44,7 +43,7 @@ type Refuse<B> = Arc<dyn Fn(LockError) -> Response<B> + Send + Sync>;
 ///   point, and the request is answered with an error. What it did until then is not undone, and a task
 ///   that it has spawned continues.
 /// - **Token.** The request has an `Arc<LockGuard>` among its extensions. Pass its
-///   [token](LockGuard::token) to every write. A task that keeps the guard keeps the lock.
+///   [token](crate::LockGuard::token) to every write. A task that keeps the guard keeps the lock.
 /// - **Writes.** A client that leaves frees the lock while a statement of the dropped handler may still be
 ///   executing. So run the write in its own task that keeps the `Arc<LockGuard>`, or let the write check
 ///   the token.
@@ -177,26 +176,13 @@ where
     S: Service<Request<A>>,
 {
     // Dropped after the future of the inner service, also if the client leaves.
-    let held = Held(Some(lock.acquire().await?));
-    let guard = held.0.as_ref().expect("only drop takes the guard");
+    let guard = Held::new(lock.acquire().await?);
     request.extensions_mut().insert(Arc::new(guard.reenter()?));
     tokio::select! {
         biased;
         reason = guard.lost() => Err(LockError::Lost { reason }),
         // A handler that blocks its thread may return after the loss.
         answer = inner.call(request) => guard.check().map(|()| answer),
-    }
-}
-
-/// Releases the lock in the background when it is dropped. That a client leaves is no defect, so it is
-/// not reported as a dropped guard.
-struct Held(Option<LockGuard>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(guard) = self.0.take() {
-            guard.abandon();
-        }
     }
 }
 

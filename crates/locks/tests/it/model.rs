@@ -1,5 +1,6 @@
 //! Faults at an exact point of virtual time, on the model of a lock server.
 
+use std::future::pending;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use stocklock_locks::{
 };
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::run::rng;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::rig::{Counts, eventually, hand_over};
 
@@ -302,6 +303,25 @@ async fn run_returns_output_and_loss_found_at_release() {
     let reason = LostReason::Stolen;
     assert_matches!(ran.release, ReleaseOutcome::AlreadyLost { reason: found, .. } if *found == reason);
     assert_eq!(ran.output, 42);
+}
+
+/// The user drops the future of a body. That is no guard that was forgotten.
+#[tokio::test(start_paused = true)]
+async fn dropped_bodies_are_no_dropped_guards() {
+    let server = server();
+    let counts = Counts::default();
+    let builder = builder(&server, Duration::from_millis(2));
+    let manager = builder.hooks(counts.clone()).lease(LEASE).build();
+    let run = manager.lock("run").run(async |_| pending::<()>().await);
+    timeout(RESPONSE, run).await.unwrap_err();
+    let lead = manager.lock("lead").lead(|_| pending::<()>());
+    timeout(RESPONSE, lead).await.unwrap_err();
+    let job = manager.lock("job");
+    let job = job.once_per(LEASE, async |_| pending::<()>().await);
+    timeout(RESPONSE, job).await.unwrap_err();
+    sleep(RESPONSE).await;
+    assert_eq!((counts.dropped(), counts.released()), (0, 3));
+    assert_eq!(server.held(), 0);
 }
 
 /// If the server never answers, `acquire` takes the wait limit, and `try_acquire` the response
