@@ -37,7 +37,9 @@
 //!   [`LockGuard::lost`] completes before the server can grant the lock to another client. Its deadline
 //!   counts from the moment at which the last successful renewal was *sent*. The
 //!   [`Clock`](clock::Clock) keeps running while the machine is suspended, and the timer does not wait
-//!   for an answer. A loss is final. If the server loses the lock, or an operator
+//!   for an answer. A loss is final. While a virtual machine is paused, and after it was restored from a
+//!   snapshot, no clock of the guest has counted that time: the loss is found at the next renewal, and another
+//!   client may have the lock until then. If the server loses the lock, or an operator
 //!   [revokes](LockBuilder::revoke) it, the next client has it at once, and the old holder learns of its
 //!   loss at its next renewal.
 //! - **Nothing is left behind.** The future of an acquisition or a release may be dropped at any
@@ -76,7 +78,6 @@
 //!
 //! - Read-write locks, permits, numbers, latches and barriers exist on Redis, on ZooKeeper and within one
 //!   process, but not in a SQL database, and not on several Redis masters.
-//! - There is no support for Redis Cluster.
 //! - An acquisition does not wait until the lock is durable or replicated.
 //! - There is no lock delay: the next client may acquire a lost lock at once.
 //!
