@@ -319,10 +319,13 @@ impl Acquisition {
         }
     }
 
-    /// Pauses after an error, or ends the acquisition if the error is permanent or no time is left.
+    /// Pauses after an error, or ends the acquisition if the error is permanent or no time is left. With a
+    /// wait limit of zero, a refusal is the one answer that the server gets time for.
     async fn pause(&self, error: BackendError, backoff: &mut Backoff) -> Result<BackendError, End> {
         let again = self.inner.clock.now() + backoff.next();
-        if error.is_permanent() || again >= self.answer_limit() {
+        let is_final = error.is_permanent()
+            || (self.options.wait.is_zero() && error.is_refusal() && !error.may_pass_at_once());
+        if is_final || again >= self.answer_limit() {
             return Err(End::Unavailable(error));
         }
         tracing::debug!(lock = %self.options.name, %error, "an attempt to acquire a lock failed");

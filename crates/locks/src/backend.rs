@@ -175,7 +175,8 @@ pub trait Contender: Sealed + Send {
     /// holds a lock twice, and has one token.
     ///
     /// # Errors
-    /// Returns an error if it is unknown whether the lock was acquired.
+    /// Returns an error if the server refused the request, or if it is unknown whether the lock was
+    /// acquired.
     async fn attempt(&mut self) -> Result<Attempt, BackendError>;
 
     /// Completes when another attempt makes sense.
@@ -190,7 +191,8 @@ pub trait Contender: Sealed + Send {
     /// Returns true if the server may know the nonce, so that a release is needed.
     fn may_have_left_something(&self) -> bool;
 
-    /// Returns true if an attempt was not answered, so that its request may still arrive.
+    /// Returns true if an attempt was not answered, so that its request may still arrive. A refusal is an
+    /// answer.
     fn has_unanswered_attempt(&self) -> bool;
 }
 

@@ -231,7 +231,8 @@ impl<T> LockBuilder<T> {
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), except `WaitLimit`. The server may take up to the
-    /// response limit of the back end to answer.
+    /// response limit of the back end to answer. A request that the server refuses is not repeated, unless
+    /// that may help at once.
     ///
     /// # Cancel safety
     /// Same as [`acquire`](Self::acquire).

@@ -17,7 +17,7 @@ pub enum LockError {
         /// How long the acquisition waited.
         waited: Duration,
     },
-    /// The lock server could not be reached, or did not answer in time.
+    /// The lock server could not be reached, did not answer in time, or refused the request.
     #[error("the lock server is unavailable: {0}")]
     Unavailable(BackendError),
     /// The guard no longer holds the lock.
@@ -130,6 +130,10 @@ pub struct BackendError {
     request: Option<RequestContext>,
     cause: Arc<dyn Error + Send + Sync>,
     permanent: bool,
+    /// The request was not executed, and will not be: the server refused it, or it was not sent.
+    refused: bool,
+    /// It was refused, but a repetition may succeed at once.
+    passing: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -145,6 +149,8 @@ impl BackendError {
             request: None,
             cause: cause.into().into(),
             permanent: false,
+            refused: false,
+            passing: false,
         }
     }
 
@@ -169,6 +175,43 @@ impl BackendError {
         &*self.cause
     }
 
+    /// Marks a request that the server refused, or that was not sent.
+    pub(crate) fn refused(self) -> Self {
+        Self {
+            refused: true,
+            ..self
+        }
+    }
+
+    /// The same, if a repetition may succeed at once: over a new connection, or after a deadlock.
+    #[cfg(any(feature = "redis", feature = "sql"))]
+    pub(crate) fn refused_for_now(self) -> Self {
+        Self {
+            passing: true,
+            ..self.refused()
+        }
+    }
+
+    /// Marks an operation of which an earlier request was executed.
+    #[cfg(feature = "redis")]
+    pub(crate) fn after_execution(self) -> Self {
+        Self {
+            refused: false,
+            passing: false,
+            ..self
+        }
+    }
+
+    /// Returns true if the request was not executed, and will not be. It needs no release.
+    pub(crate) const fn is_refusal(&self) -> bool {
+        self.refused
+    }
+
+    /// Returns true if a refused request may succeed at once when it is repeated.
+    pub(crate) const fn may_pass_at_once(&self) -> bool {
+        self.passing
+    }
+
     /// Adds the kind of server and the request to the message.
     pub(crate) fn with_request(mut self, server: &'static str, request: impl Into<String>) -> Self {
         let request = request.into();
@@ -178,6 +221,11 @@ impl BackendError {
 }
 
 impl Error for BackendError {}
+
+/// Returns true unless the request may still arrive: a refusal is an answer.
+pub(crate) fn was_answered<T>(answer: &Result<T, BackendError>) -> bool {
+    answer.as_ref().err().is_none_or(BackendError::is_refusal)
+}
 
 impl Display for BackendError {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {

@@ -48,14 +48,14 @@ impl<T: Clone + Send + Sync + 'static> Link<T> {
         lock(&self.0).current.clone()
     }
 
-    /// Drops the current connection if `is_failed` says that it is the failed one.
+    /// Drops the current connection if `is_failed` says that it is the failed one. Returns whether it did.
     #[cfg(feature = "redis")]
-    pub(crate) fn forget(&self, is_failed: impl Fn(&T) -> bool) {
+    pub(crate) fn forget(&self, is_failed: impl Fn(&T) -> bool) -> bool {
         let mut state = lock(&self.0);
         let failed = state.current.take_if(|current| is_failed(current));
         drop(state);
-        // The drop may close the connection, so it happens after the mutex is unlocked.
-        drop(failed);
+        // The drop may close the connection, so the mutex is unlocked by now.
+        failed.is_some()
     }
 
     /// Allows connections again after [`close`](Self::close).

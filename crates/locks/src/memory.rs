@@ -1,8 +1,8 @@
 //! An in-memory model of a lock server with faults, for tests.
 //!
 //! Each operation sends a request to a [`MemoryServer`] and receives an answer. The server can lose
-//! requests and answers, delay requests, pause, expire a lease, or forget all its data. As on a network,
-//! a request stays on its way after the caller dropped its future. With a
+//! requests and answers, refuse or delay requests, pause, expire a lease, or forget all its data. As on a
+//! network, a request stays on its way after the caller dropped its future. With a
 //! [`TokioClock`](crate::clock::TokioClock) under paused time, all time is virtual, so a test does
 //! not really wait for a lease of ten seconds.
 
@@ -18,7 +18,7 @@ use crate::backend::{
     Release, ReleaseRequest, Renewal, Renewed, Request,
 };
 use crate::clock::Clock;
-use crate::error::{BackendError, LostReason};
+use crate::error::{BackendError, LostReason, was_answered};
 use crate::managers::Managers;
 use crate::nonce::Nonce;
 use crate::sealed::Sealed;
@@ -123,10 +123,14 @@ impl MemoryBackend {
             match fate {
                 Fate::RequestLost => return,
                 Fate::Delayed => server.delivered.notified().await,
-                Fate::Answered | Fate::AnswerLost => {}
+                Fate::Answered | Fate::AnswerLost | Fate::Refused => {}
             }
             server.wait_until_running().await;
-            let answer = server.execute(answer);
+            let answer = if fate == Fate::Refused {
+                Err(BackendError::transient("the server refuses").refused())
+            } else {
+                Ok(server.execute(answer))
+            };
             if fate == Fate::AnswerLost {
                 return;
             }
@@ -138,7 +142,7 @@ impl MemoryBackend {
         tokio::select! {
             biased;
             answer = receiver => {
-                answer.map_err(|_| BackendError::transient("the connection was lost"))
+                answer.map_err(|_| BackendError::transient("the connection was lost")).flatten()
             }
             () = clock.sleep_until(clock.now() + self.response_limit) => {
                 Err(BackendError::transient("no answer within the response limit"))
@@ -335,10 +339,13 @@ impl Contender for MemoryContender {
             };
             Some(acquired.map(|token| (token, server.source(candidate, is_fixed))))
         });
+        let answer = answer.await;
+        if was_answered(&answer) {
+            // This answer is only about this request. An earlier one may still be on its way.
+            self.is_unanswered = was_unanswered;
+        }
         let already_released = || BackendError::permanent("this acquisition was already released");
-        let answer = answer.await?.ok_or_else(already_released)?;
-        // This answer is only about this request. An earlier one may still be on its way.
-        self.is_unanswered = was_unanswered;
+        let answer = answer?.ok_or_else(already_released)?;
         // A request for permits that was not granted is in their queue.
         self.left_something = answer.is_ok() || claim != Claim::Exclusive;
         Ok(match answer {

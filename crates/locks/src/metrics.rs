@@ -53,7 +53,7 @@ pub trait LockHooks: Debug + Send + Sync + 'static {
 pub enum NotAcquired {
     /// The lock was not free within the wait limit.
     WaitLimit,
-    /// The server could not be reached, or did not answer.
+    /// The server could not be reached, did not answer, or refused the request.
     Unavailable,
     /// While the acquisition waited, the number of permits became smaller than its claim.
     TooFewPermits,

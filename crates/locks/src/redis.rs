@@ -9,8 +9,8 @@
 //!
 //! The URL leads to one server, directly, through a proxy, or with the help of Redis Sentinel, or it names
 //! nodes of a Redis Cluster. If a server refuses writes, the request is repeated. If it is a replica, the
-//! request is repeated over a new connection, so Sentinel, a DNS name or a proxy that follows the master is
-//! enough. A failover loses the locks that the new master had not received.
+//! request is repeated over a new connection, at most one per second, so Sentinel, a DNS name or a proxy that
+//! follows the master is enough. A failover loses the locks that the new master had not received.
 //!
 //! On a cluster, each lock is at the master of its slot, and each renewal is a request of its own, all sent
 //! at the same time. Each lock has one master. A cluster spreads the locks, but makes no lock safer. While a
@@ -175,7 +175,9 @@ impl Redis {
         let (answer, source) = tokio::join!(self.acquire_from(request, ""), self.shared_source());
         let mut answer = answer?;
         if let [redis::Value::Int(1), _] = answer.as_slice() {
-            answer.push(redis::Value::SimpleString(source?.to_string()));
+            // This nonce has the lock, even if the master of the id refuses.
+            let source = source.map_err(BackendError::after_execution)?;
+            answer.push(redis::Value::SimpleString(source.to_string()));
         }
         Ok(answer)
     }

@@ -1,8 +1,9 @@
 //! Releases locks after their holders are gone.
 //!
-//! A release is repeated until the server has answered, for at most two leases. The future of
-//! [`LockGuard::release`](crate::LockGuard::release) runs it until the first answer. All others run as
-//! tasks.
+//! A release is repeated until the server has executed it, for at most two leases. The pauses grow up to a
+//! quarter of the lease, so one release is a few dozen requests at most, however long the lease is. The
+//! future of [`LockGuard::release`](crate::LockGuard::release) runs it until the first answer. All others
+//! run as tasks.
 
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
     let lease = properties.max_lease.map_or(lease, |limit| lease.min(limit));
     let lease = lease.max(properties.session.unwrap_or_default());
     let until = context.clock.now() + lease * 2;
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::up_to(lease / 4);
     let mut waiting = (turn, done);
     let mut is_first = true;
     loop {

@@ -9,16 +9,32 @@ use crate::error::BackendError;
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Exponential backoff up to 250 ms with full jitter, so that processes that failed together do not
-/// retry together.
-#[derive(Debug, Default)]
+/// Exponential backoff, by default up to 250 ms, with full jitter, so that processes that failed together
+/// do not retry together.
+#[derive(Debug)]
 pub(crate) struct Backoff {
     failures: u32,
+    longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::up_to(LONGEST)
+    }
 }
 
 impl Backoff {
+    /// With pauses of up to `longest`, at least 250 ms.
+    pub(crate) fn up_to(longest: Duration) -> Self {
+        Self {
+            failures: 0,
+            longest: longest.max(LONGEST),
+        }
+    }
+
     pub(crate) fn next(&mut self) -> Duration {
-        let ceiling = (FIRST * 2_u32.pow(self.failures.min(10))).min(LONGEST);
+        let ceiling = FIRST.saturating_mul(2_u32.saturating_pow(self.failures));
+        let ceiling = ceiling.min(self.longest);
         self.failures += 1;
         ceiling
             .mul_f64(fastrand::f64())

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,6 +56,7 @@ pub struct Proxy {
     address: SocketAddr,
     modes: mpsc::Sender<(Mode, oneshot::Sender<()>)>,
     triggers: Arc<Triggers>,
+    connections: Arc<AtomicU64>,
     _acceptor: AbortOnDropHandle<()>,
 }
 
@@ -75,6 +77,7 @@ impl Proxy {
     async fn listen(address: SocketAddr, upstream: String) -> Self {
         let listener = TcpListener::bind(address).await.expect("the port is free");
         let triggers = Arc::<Triggers>::default();
+        let connections = Arc::<AtomicU64>::default();
         let (modes, new_modes) = mpsc::channel(1);
         let acceptor = Acceptor {
             address,
@@ -82,12 +85,14 @@ impl Proxy {
             mode: watch::Sender::new(Mode::Pass),
             stranded: Vec::new(),
             triggers: Arc::clone(&triggers),
+            accepted: Arc::clone(&connections),
             connections: JoinSet::new(),
         };
         Self {
             address,
             modes,
             triggers,
+            connections,
             _acceptor: AbortOnDropHandle::new(tokio::spawn(acceptor.run(listener, new_modes))),
         }
     }
@@ -122,6 +127,11 @@ impl Proxy {
     /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// How many connections it has accepted.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::SeqCst)
     }
 
     /// Changes the mode, and returns once it is in effect.
@@ -174,6 +184,7 @@ struct Acceptor {
     /// The modes of stranded connections, which never change.
     stranded: Vec<watch::Sender<Mode>>,
     triggers: Arc<Triggers>,
+    accepted: Arc<AtomicU64>,
     connections: JoinSet<()>,
 }
 
@@ -216,6 +227,7 @@ impl Acceptor {
     }
 
     fn connect(&mut self, client: TcpStream) {
+        self.accepted.fetch_add(1, Ordering::SeqCst);
         let upstream = Arc::clone(&self.upstream);
         let mode = self.mode.subscribe();
         let triggers = Arc::clone(&self.triggers);

@@ -51,6 +51,8 @@ pub enum Question {
 pub(super) enum Fate {
     Answered,
     RequestLost,
+    /// The server answers with an error, and does not execute the request.
+    Refused,
     /// The request arrives when the test calls [`MemoryServer::deliver`].
     Delayed,
     AnswerLost,
@@ -80,6 +82,8 @@ pub(super) struct Server {
 #[derive(Debug, Default)]
 struct Faults {
     remaining: HashMap<(Question, Fate), u32>,
+    /// How many requests were sent.
+    requests: HashMap<Question, u32>,
     wake_ups_lost: u32,
 }
 
@@ -118,6 +122,19 @@ impl MemoryServer {
     pub fn lose_requests(&self, question: Question, times: u32) {
         let fault = (question, Fate::RequestLost);
         self.0.faults().remaining.insert(fault, times);
+    }
+
+    /// Refuses the next `times` requests of this kind, like a server that is full or read-only.
+    pub fn refuse_requests(&self, question: Question, times: u32) {
+        let fault = (question, Fate::Refused);
+        self.0.faults().remaining.insert(fault, times);
+    }
+
+    /// Returns how many requests of this kind all clients have sent.
+    #[must_use]
+    pub fn requests(&self, question: Question) -> u32 {
+        let faults = self.0.faults();
+        faults.requests.get(&question).copied().unwrap_or_default()
     }
 
     /// Delays the next `times` requests of this kind until [`deliver`](Self::deliver). Later
@@ -236,7 +253,13 @@ impl Server {
 
     pub(super) fn fate(&self, question: Question) -> Fate {
         let mut faults = self.faults();
-        for fate in [Fate::RequestLost, Fate::Delayed, Fate::AnswerLost] {
+        *faults.requests.entry(question).or_default() += 1;
+        for fate in [
+            Fate::RequestLost,
+            Fate::Refused,
+            Fate::Delayed,
+            Fate::AnswerLost,
+        ] {
             if let Some(remaining @ 1..) = faults.remaining.get_mut(&(question, fate)) {
                 *remaining -= 1;
                 return fate;

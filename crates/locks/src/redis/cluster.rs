@@ -193,8 +193,9 @@ impl Cluster {
         }
     }
 
-    /// Sends a command to the master of a slot. The outer error means that no node has executed it, or
-    /// that there was no answer in time; the inner result is the server's answer.
+    /// Sends a command to the master of a slot. The outer error means that no node has executed it, which it
+    /// [says](BackendError::is_refusal), or that there was no answer in time. The inner result is the server's
+    /// answer.
     async fn query<T: FromRedisValue>(
         &self,
         slot: u16,
@@ -218,13 +219,14 @@ impl Cluster {
         let mut pauses = Backoff::default();
         let (mut moved_to, mut asking) = (None::<String>, None::<String>);
         loop {
-            let map = self.map(moved_to.take()).await?;
+            let map = self.map(moved_to.take()).await;
+            let map = map.map_err(BackendError::refused)?;
             let is_asking = asking.is_some();
             let Some(node) = asking
                 .take()
                 .or_else(|| map.master(slot).map(str::to_owned))
             else {
-                return Err(self.unserved(&map));
+                return Err(self.unserved(&map).refused());
             };
             let answer = self.connection(&node)?.query(command, is_asking).await;
             let error = match answer {

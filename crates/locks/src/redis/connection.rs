@@ -11,12 +11,17 @@ use redis::{
     ServerErrorKind, Value,
 };
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::address::Address;
 use super::scripts::Script;
 use crate::error::BackendError;
 use crate::link::Link;
+
+/// How long a connection is used at least before it is replaced because its server refuses writes. The
+/// address may lead to another server after a failover. But a server that stays read-only must not get a new
+/// connection for each refusal.
+const REPLACE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -33,6 +38,7 @@ pub(super) struct Connection {
 struct Numbered {
     connection: MultiplexedConnection,
     number: u64,
+    opened: Instant,
 }
 
 impl Connection {
@@ -81,7 +87,8 @@ impl Connection {
         drop(self.link.close());
     }
 
-    /// The outer error means that there is no connection. The inner result is the server's answer.
+    /// The outer error means that the server has executed nothing: there is no connection, or the server
+    /// refuses writes and the next request uses a new connection. The inner result is the server's answer.
     ///
     /// With `asking`, a node of a cluster executes the command although the slot still moves to it.
     pub(super) async fn query<T: FromRedisValue>(
@@ -92,16 +99,27 @@ impl Connection {
         let Numbered {
             mut connection,
             number,
-        } = self.current().await?;
+            ..
+        } = self.current().await.map_err(BackendError::refused)?;
         let answer = if asking {
             ask(command, &mut connection).await
         } else {
             command.query_async(&mut connection).await
         };
-        if answer.as_ref().is_err_and(needs_new_connection) {
-            self.link.forget(|current| current.number == number);
+        match answer {
+            Err(error) if needs_new_connection(&error) => {
+                let is_refusal = error.code().is_some();
+                let is_replaced = self.link.forget(|current| {
+                    let is_old = current.opened.elapsed() >= REPLACE_AFTER;
+                    current.number == number && (is_old || !is_refusal)
+                });
+                if is_refusal && is_replaced {
+                    return Err(backend_error(error).refused_for_now());
+                }
+                Ok(Err(error))
+            }
+            answer => Ok(answer),
         }
-        Ok(answer)
     }
 
     async fn current(&self) -> Result<Numbered, BackendError> {
@@ -120,6 +138,7 @@ impl Connection {
             Ok(Numbered {
                 connection: connected.map_err(backend_error)?,
                 number: next_number.fetch_add(1, Ordering::Relaxed),
+                opened: Instant::now(),
             })
         }
     }
@@ -153,8 +172,8 @@ pub(super) fn needs_new_connection(error: &RedisError) -> bool {
 /// `NOAUTH`, but an oversized command is refused with this text only.
 const UNAUTHENTICATED: &str = "unauthenticated";
 
-/// Classifies an error. Refusals such as `READONLY`, `MISCONF`, `CLUSTERDOWN`, `OOM` and `LOADING`
-/// are transient. Errors that an operator must fix are permanent.
+/// Classifies an error. An answer with a code is a refusal. Those such as `READONLY`, `MISCONF`,
+/// `CLUSTERDOWN`, `OOM` and `LOADING` are transient. Errors that an operator must fix are permanent.
 pub(super) fn backend_error(error: RedisError) -> BackendError {
     let wants_password = error
         .detail()
@@ -171,17 +190,19 @@ pub(super) fn backend_error(error: RedisError) -> BackendError {
             error.code(),
             Some("NOAUTH" | "WRONGPASS" | "WRONGTYPE" | "NOPERM")
         );
+    let is_refusal = error.code().is_some();
     let cause: Box<dyn Error + Send + Sync> = match (error.code(), error.detail()) {
         (_, Some(detail)) if wants_password => format!("NOAUTH {detail}").into(),
         // Keep the server's own error code. Operators search for it, and the library rewrites it.
         (Some(code), Some(detail)) => format!("{code} {detail}").into(),
         _ => error.into(),
     };
-    if is_permanent {
+    let error = if is_permanent {
         BackendError::permanent(cause)
     } else {
         BackendError::transient(cause)
-    }
+    };
+    if is_refusal { error.refused() } else { error }
 }
 
 #[cfg(test)]
@@ -202,6 +223,8 @@ mod tests {
         ] {
             let error = backend_error(RedisError::from((kind, "refused")));
             assert_eq!(error.is_permanent(), permanent, "{kind:?}");
+            let is_refusal = matches!(kind, ErrorKind::Server(_));
+            assert_eq!(error.is_refusal(), is_refusal, "{kind:?}");
         }
     }
 }

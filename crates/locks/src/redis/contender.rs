@@ -10,7 +10,7 @@ use super::Redis;
 use super::connection::backend_error;
 use super::wakeups::Subscription;
 use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
-use crate::error::BackendError;
+use crate::error::{BackendError, was_answered};
 use crate::retry::jittered;
 use crate::sealed::Sealed;
 use crate::token::Token;
@@ -49,14 +49,19 @@ impl Contender for RedisContender {
         self.redis.servers.connected(&lock).await?;
         let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
         let known = self.redis.source.candidate();
-        let answer = self.redis.acquire(&self.request, &known).await?;
-        let attempt = match answer.as_slice() {
+        let answer = self.redis.acquire(&self.request, &known).await;
+        if was_answered(&answer) {
+            // This answer is only about this request. An earlier one may still be on its way.
+            self.is_unanswered = was_unanswered;
+        }
+        let answer = answer?;
+        Ok(match answer.as_slice() {
             [redis::Value::Int(1), token, other @ ..] if other.len() <= 1 => {
+                self.left_something = true;
                 let token = redis::from_redis_value_ref::<i64>(token);
                 let token = token.map_err(|e| backend_error(e.into()))?;
                 let other = other.first().map(redis::from_redis_value_ref::<String>);
                 let other = other.transpose().map_err(|e| backend_error(e.into()))?;
-                self.left_something = true;
                 Attempt::Held(Grant {
                     fence: Some(Fence {
                         token: Token::new(token),
@@ -87,10 +92,7 @@ impl Contender for RedisContender {
                 let cause = format!("the acquire script returned an unexpected reply: {other:?}");
                 return Err(BackendError::permanent(cause));
             }
-        };
-        // This answer is only about this request. An earlier one may still be on its way.
-        self.is_unanswered = was_unanswered;
-        Ok(attempt)
+        })
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {

@@ -92,6 +92,8 @@ fn script(code: &str) -> Script {
 /// limit, patience in ms, id for a server that has no source, 1 if that id replaces another one, and
 /// those of [`COMMON`]. On a cluster the source has another slot, and the id is empty.
 ///
+/// `MGET` reads a source of a foreign type as a missing one: an error here would leave the permits taken.
+///
 /// The answer is that of a racing lock. `{0, remaining ms}` means that the nonce is in the queue, and
 /// `{-2, limit}` that it has left the queue, because there are fewer permits than it wants now.
 pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
@@ -145,7 +147,7 @@ else
 end
 finish()
 if ARGV[5] == '' then return {1, token} end
-local id = redis.call('GET', KEYS[5])
+local id = redis.call('MGET', KEYS[5])[1]
 if not id or (ARGV[6] == '1' and id ~= ARGV[5]) then
   id = ARGV[5]
   redis.call('SET', KEYS[5], id)

@@ -16,13 +16,17 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::error::Elapsed;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::errors::{backend_error, keeps_connection};
+use super::errors::{Fate, backend_error, fate_after};
 use super::session::Session;
 use super::{mysql, postgres, sqlite};
 use crate::error::BackendError;
 use crate::source::SourceId;
+
+/// How often the connections are replaced at most because the server refuses writes. A server that stays
+/// read-only must not get a new connection for each refusal.
+const REPLACE_EVERY: Duration = Duration::from_secs(1);
 
 /// The database, with the settings of its connections.
 #[derive(Clone)]
@@ -101,6 +105,8 @@ struct Idle {
     /// Grows when the connections are closed. Those that are in use then do not come back.
     generation: u64,
     closed: bool,
+    /// When they were last replaced because the server refused writes.
+    replaced: Option<Instant>,
 }
 
 impl Debug for Idle {
@@ -222,13 +228,21 @@ impl Connections {
         let (idle, limit) = (Arc::clone(&self.idle), self.response_limit);
         let task = tokio::spawn(async move {
             let answer = timeout(limit, request(&mut *connected.session)).await;
-            let is_usable = match &answer {
-                Ok(answer) => answer.as_ref().err().is_none_or(keeps_connection),
-                Err(_) => false,
+            let fate = match &answer {
+                Ok(Ok(_)) => Fate::Usable,
+                Ok(Err(error)) => fate_after(error),
+                Err(_) => Fate::Broken,
             };
-            let closed = put_back(&idle, connected, is_usable);
+            let closed = put_back(&idle, connected, fate);
+            // The next request uses a new connection, which may lead to another server.
+            let may_pass = fate == Fate::ReadOnly && !closed.is_empty();
             drop(closed);
-            answer.map_err(late)?.map_err(backend_error)
+            let answer = answer.map_err(late)?.map_err(backend_error);
+            if may_pass {
+                answer.map_err(BackendError::refused_for_now)
+            } else {
+                answer
+            }
         });
         let stopped = |_| BackendError::transient("the Tokio runtime was shut down");
         task.await.map_err(stopped)?
@@ -254,20 +268,27 @@ fn late(_: Elapsed) -> BackendError {
     BackendError::transient("the database did not answer in time")
 }
 
-/// Makes a connection idle. If it is broken, the idle ones probably are too: returns those to close.
-fn put_back(idle: &Mutex<Idle>, connected: Connected, is_usable: bool) -> Vec<Box<dyn Session>> {
+/// Makes a connection idle, or returns connections to close. All idle ones are closed if this one is broken,
+/// because they probably are too, and if the server refuses writes, but not each time.
+fn put_back(idle: &Mutex<Idle>, connected: Connected, fate: Fate) -> Vec<Box<dyn Session>> {
     let Connected {
         session,
         generation,
         permits,
     } = connected;
     let mut idle = lock(idle);
+    let is_recent = |replaced: Instant| replaced.elapsed() < REPLACE_EVERY;
+    let is_kept =
+        fate == Fate::Usable || fate == Fate::ReadOnly && idle.replaced.is_some_and(is_recent);
     let closed = if generation != idle.generation {
         vec![session]
-    } else if is_usable {
+    } else if is_kept {
         idle.sessions.push(session);
         Vec::new()
     } else {
+        if fate == Fate::ReadOnly {
+            idle.replaced = Some(Instant::now());
+        }
         idle.generation += 1;
         let mut closed = std::mem::take(&mut idle.sessions);
         closed.push(session);

@@ -11,7 +11,7 @@ use super::connections::Use;
 use super::session::Ask;
 use super::wakeups::Subscription;
 use crate::backend::{Attempt, Contender, Fence, Fencing, Grant, Request};
-use crate::error::BackendError;
+use crate::error::{BackendError, was_answered};
 use crate::retry::jittered;
 use crate::sealed::Sealed;
 use crate::token::Token;
@@ -80,9 +80,12 @@ impl Contender for SqlContender {
         let row = connections.send(connected, move |session| {
             Box::pin(async move { session.acquire(&ask).await })
         });
-        let row = row.await?;
-        // This answer is only about this request. An earlier one may still be on its way.
-        self.is_unanswered = was_unanswered;
+        let row = row.await;
+        if was_answered(&row) {
+            // This answer is only about this request. An earlier one may still be on its way.
+            self.is_unanswered = was_unanswered;
+        }
+        let row = row?;
         self.busy += 1;
         let Some((holder, token, left, is_buried)) = row else {
             let ask_again = Some(self.ask_again(Duration::ZERO));

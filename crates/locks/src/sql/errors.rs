@@ -5,16 +5,32 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::error::BackendError;
 
-/// Whether the connection can be used again. A server that refuses writes may have been replaced by
-/// another one, which a new connection reaches. A statement that was prepared may be gone or out of date.
-pub(super) fn keeps_connection(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| {
-        !is_refusal_of_writes(error) && !is_disconnect(error) && !is_stale(error)
-    })
+/// What an error says about the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It can be used again.
+    Usable,
+    /// It may be silent, or in the middle of a message, or a statement that was prepared may be out of date.
+    Broken,
+    /// The server refuses writes. It may have been replaced by another one, which a new connection reaches.
+    ReadOnly,
 }
 
-/// Errors that an operator must fix are permanent. All others may pass.
+pub(super) fn fate_after(error: &sqlx::Error) -> Fate {
+    match error.as_database_error() {
+        Some(error) if is_refusal_of_writes(error) => Fate::ReadOnly,
+        Some(error) if !is_disconnect(error) && !is_stale(error) => Fate::Usable,
+        _ => Fate::Broken,
+    }
+}
+
+/// Errors that an operator must fix are permanent. All others may pass. An error of the database is a refusal:
+/// the transaction was rolled back. Only one that ends the connection may also come after a commit.
 pub(super) fn backend_error(error: sqlx::Error) -> BackendError {
+    let refusal = match error.as_database_error() {
+        Some(error) if !is_disconnect(error) => Some(is_in_the_way(error)),
+        _ => None,
+    };
     let is_permanent = match &error {
         sqlx::Error::Database(error) => needs_operator(&**error),
         sqlx::Error::Configuration(_)
@@ -22,10 +38,15 @@ pub(super) fn backend_error(error: sqlx::Error) -> BackendError {
         | sqlx::Error::Decode(_) => true,
         _ => false,
     };
-    if is_permanent {
+    let error = if is_permanent {
         BackendError::permanent(error)
     } else {
         BackendError::transient(error)
+    };
+    match refusal {
+        Some(true) => error.refused_for_now(),
+        Some(false) => error.refused(),
+        None => error,
     }
 }
 
@@ -46,6 +67,15 @@ fn needs_operator(error: &dyn DatabaseError) -> bool {
         | "1044" | "1045" | "1049" | "1146" | "1054" | "1142" | "1143"
         // SQLite: no table or column, no permission, no such file, not a database.
         | "1" | "3" | "14" | "26"
+    )
+}
+
+/// Another transaction was in the way: a deadlock, or a wait for it that was too long.
+fn is_in_the_way(error: &dyn DatabaseError) -> bool {
+    // PostgreSQL; MariaDB and MySQL; SQLite.
+    matches!(
+        code(error).as_str(),
+        "40001" | "40P01" | "55P03" | "1205" | "1213" | "5" | "6" | "261" | "517"
     )
 }
 

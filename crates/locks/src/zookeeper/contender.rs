@@ -115,21 +115,29 @@ impl ZooKeeperContender {
     async fn find_or_create(&mut self, place: &mut Place) -> Result<String, BackendError> {
         let nonce = self.request.nonce;
         let prefix = place_prefix(nonce, self.request.claim);
+        let places = &self.zookeeper.places;
+        let is_recorded = places.get(nonce).is_some();
         let mut found = None;
-        if self.zookeeper.places.get(nonce).is_some() {
+        if is_recorded {
             found = find(place, &nonce_prefix(nonce))
                 .await
                 .map_err(backend_error)?;
         } else {
             // Record the place before the request. If this future is dropped, the release finds it.
-            self.zookeeper.places.insert(nonce, place.clone());
+            places.insert(nonce, place.clone());
         }
         let node = match found {
             Some(node) => node,
-            None => create(place, &prefix).await.map_err(backend_error)?,
+            None => {
+                let created = create(place, &prefix).await;
+                if !is_recorded && matches!(created, Err(Error::NoAuth)) {
+                    // There is no place. Its release would be refused too, again and again.
+                    places.remove(nonce);
+                }
+                created.map_err(backend_error)?
+            }
         };
         let known = node.clone();
-        let places = &self.zookeeper.places;
         places.change(nonce, |place| place.node = Some(known));
         place.node = Some(node.clone());
         Ok(node)

@@ -19,6 +19,7 @@ use crate::rig::{Counts, eventually, hand_over};
 mod admin;
 mod limits;
 mod multi;
+mod refusals;
 
 pub(super) const LEASE: Duration = Duration::from_secs(10);
 pub(super) const RESPONSE: Duration = Duration::from_secs(1);

@@ -12,6 +12,7 @@ use stocklock_testkit::servers::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, source_of, try_lock, use_lock};
 
+mod refusals;
 mod revocations;
 mod schedules;
 mod wakeups;

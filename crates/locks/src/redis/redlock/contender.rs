@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::node::{Ballot, Loss, Node, Silence, Vote};
+use super::node::{Ballot, Loss, Node, Vote};
 use super::quorum::{Answers, Quorum, Votes, unanswered};
 use crate::backend::{Attempt, Contender, Grant, Request};
-use crate::error::BackendError;
+use crate::error::{BackendError, was_answered};
 use crate::sealed::Sealed;
 
 /// The longest time until a waiter asks again, first and after several attempts. It is random, so that
@@ -47,7 +47,7 @@ impl QuorumContender {
             .max(Duration::from_millis(1))
     }
 
-    /// Gives back the votes of this attempt and earlier ones. Returns whether all masters have answered.
+    /// Gives back the votes of this attempt and earlier ones. Returns whether none can be left.
     async fn give_back(&self, ballot: &Ballot, votes: &Answers<Vote>) -> bool {
         let release = |_, node: Arc<Node>| {
             let ballot = ballot.clone();
@@ -61,13 +61,17 @@ impl QuorumContender {
                 || both.all(|(vote, answer)| vote.is_none() || answer.is_some())
         };
         let answers = self.quorum.ask(release, enough).await;
-        answers.iter().all(|answer| matches!(answer, Some(Ok(_))))
+        let mut both = votes.iter().zip(&answers);
+        both.all(|(vote, answer)| {
+            let has_none = matches!(vote, Some(Err(error)) if error.is_refusal());
+            has_none || matches!(answer, Some(Ok(_)))
+        })
     }
 }
 
 /// Returns false if a request may still arrive.
 fn all_answered<T>(answers: &Answers<T>) -> bool {
-    let is_answered = |answer: &_| matches!(answer, Some(Ok(_) | Err(Silence::NotConnected(_))));
+    let is_answered = |answer: &Option<_>| answer.as_ref().is_some_and(was_answered);
     answers.iter().all(is_answered)
 }
 
@@ -134,7 +138,11 @@ impl Contender for QuorumContender {
                 Vote::Restarted(votes_in) => Some(self.quorum.restarted(*votes_in)),
                 _ => None,
             };
-            return Err(self.quorum.too_few(voters, &answers, problem));
+            let error = self.quorum.too_few(voters, &answers, problem);
+            let votes = answers.iter().flatten();
+            let mut failures = votes.filter_map(|vote| vote.as_ref().err());
+            let may_pass = self.is_unanswered || failures.any(BackendError::may_pass_at_once);
+            return Err(if may_pass { error } else { error.refused() });
         }
         Ok(Attempt::Busy {
             ask_again: Some(self.ask_again()),

@@ -29,23 +29,6 @@ pub(super) enum Vote {
 /// Why a master no longer has a vote. `None` if it has it.
 pub(super) type Loss = Option<LostReason>;
 
-/// Why a master did not answer.
-#[derive(Debug, Clone)]
-pub(super) enum Silence {
-    /// Nothing was sent.
-    NotConnected(BackendError),
-    /// The request may still arrive.
-    Unanswered(BackendError),
-}
-
-impl Silence {
-    pub(super) const fn error(&self) -> &BackendError {
-        match self {
-            Self::NotConnected(error) | Self::Unanswered(error) => error,
-        }
-    }
-}
-
 /// The votes that a lock has from one attempt to acquire it.
 #[derive(Debug, Clone)]
 pub(super) struct Ballot {
@@ -89,7 +72,11 @@ impl Node {
     }
 
     /// Asks for the vote, for at most this lease.
-    pub(super) async fn vote(&self, ballot: &Ballot, lease: Duration) -> Result<Vote, Silence> {
+    pub(super) async fn vote(
+        &self,
+        ballot: &Ballot,
+        lease: Duration,
+    ) -> Result<Vote, BackendError> {
         let arguments = [
             ballot.nonce.to_string(),
             ballot.attempt.to_string(),
@@ -107,7 +94,10 @@ impl Node {
     }
 
     /// Renews votes, and returns for each why this master no longer has it.
-    pub(super) async fn renew(&self, votes: &[(Ballot, Duration)]) -> Result<Vec<Loss>, Silence> {
+    pub(super) async fn renew(
+        &self,
+        votes: &[(Ballot, Duration)],
+    ) -> Result<Vec<Loss>, BackendError> {
         let keys: Vec<_> = votes.iter().map(|(vote, _)| self.key(&vote.name)).collect();
         let arguments = |(vote, lease): &(Ballot, Duration)| [vote.value(), milliseconds(*lease)];
         let arguments: Vec<_> = votes.iter().flat_map(arguments).collect();
@@ -117,7 +107,11 @@ impl Node {
     }
 
     /// Releases the vote of this attempt and earlier ones. Returns why there was none.
-    pub(super) async fn release(&self, ballot: &Ballot, unclear: bool) -> Result<Loss, Silence> {
+    pub(super) async fn release(
+        &self,
+        ballot: &Ballot,
+        unclear: bool,
+    ) -> Result<Loss, BackendError> {
         let arguments = [
             ballot.nonce.to_string(),
             ballot.attempt.to_string(),
@@ -129,7 +123,7 @@ impl Node {
     }
 
     /// Returns why this master does not have this vote.
-    pub(super) async fn verify(&self, vote: &Ballot) -> Result<Loss, Silence> {
+    pub(super) async fn verify(&self, vote: &Ballot) -> Result<Loss, BackendError> {
         let mut get = redis::cmd("MGET");
         get.arg(self.key(&vote.name));
         get.arg(self.tombstone(&vote.name, vote.nonce));
@@ -140,20 +134,23 @@ impl Node {
     }
 
     /// Returns in how many seconds this master votes: 0 if it does so now.
-    pub(super) async fn votes_in(&self) -> Result<u64, Silence> {
+    pub(super) async fn votes_in(&self) -> Result<u64, BackendError> {
         let info = self.info("server").await?;
         let uptime = info
             .lines()
             .find_map(|line| line.strip_prefix("uptime_in_seconds:"));
         let Some(uptime) = uptime.and_then(|uptime| uptime.trim().parse::<u64>().ok()) else {
             let cause = "the server does not say how long it has been up";
-            return Err(Silence::Unanswered(BackendError::permanent(cause)));
+            return Err(BackendError::permanent(cause));
         };
         Ok((self.max_lease.as_secs() + 1).saturating_sub(uptime))
     }
 
     /// Returns the client that has the vote of this master, and the rest of its lease.
-    pub(super) async fn holder(&self, name: &str) -> Result<Option<(Nonce, Duration)>, Silence> {
+    pub(super) async fn holder(
+        &self,
+        name: &str,
+    ) -> Result<Option<(Nonce, Duration)>, BackendError> {
         let keys = [self.key(name)];
         let found = self.connection.script(&INSPECT, &keys, &[]);
         let found: Vec<(String, i64, String)> = self.within_limit(found).await?;
@@ -168,7 +165,7 @@ impl Node {
     }
 
     /// Takes the vote of this master away. Returns whether the nonce had it, now or before.
-    pub(super) async fn revoke(&self, name: &str, nonce: Nonce) -> Result<bool, Silence> {
+    pub(super) async fn revoke(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let keys = [self.key(name), self.tombstone(name, nonce)];
         let arguments = [nonce.to_string(), milliseconds(REMEMBERED)];
         let revoked = self.connection.script(&REVOKE, &keys, &arguments);
@@ -176,7 +173,7 @@ impl Node {
     }
 
     /// Returns a warning for each setting of this master that can lose votes.
-    pub(super) async fn warnings(&self) -> Result<Vec<String>, Silence> {
+    pub(super) async fn warnings(&self) -> Result<Vec<String>, BackendError> {
         let memory = self.info("memory").await?;
         let mut warnings = Vec::from_iter(eviction::warning(&memory));
         let info = self.info("replication").await?;
@@ -191,7 +188,7 @@ impl Node {
         Ok(warnings)
     }
 
-    async fn info(&self, section: &str) -> Result<String, Silence> {
+    async fn info(&self, section: &str) -> Result<String, BackendError> {
         let mut info = redis::cmd("INFO");
         info.arg(section);
         self.within_limit(self.connection.run(&info)).await
@@ -219,7 +216,7 @@ impl Node {
         script: &Script,
         ballot: &Ballot,
         arguments: &[String],
-    ) -> Result<T, Silence> {
+    ) -> Result<T, BackendError> {
         let keys = [
             self.key(&ballot.name),
             self.tombstone(&ballot.name, ballot.nonce),
@@ -229,17 +226,17 @@ impl Node {
     }
 
     /// Connects within the limit, and waits for the answer. The connection limits each answer, and is
-    /// closed if there is none in time. A script may need two answers.
+    /// closed if there is none in time. A script may need two answers. Without a connection, nothing is sent.
     async fn within_limit<T>(
         &self,
         request: impl Future<Output = Result<T, BackendError>>,
-    ) -> Result<T, Silence> {
+    ) -> Result<T, BackendError> {
         let connected = timeout(self.limit, self.connection.connected()).await;
         let connected = connected.unwrap_or_else(|_| {
             let cause = format!("no connection within {:?}", self.limit);
             Err(BackendError::transient(cause))
         });
-        connected.map_err(Silence::NotConnected)?;
-        request.await.map_err(Silence::Unanswered)
+        connected.map_err(BackendError::refused_for_now)?;
+        request.await
     }
 }

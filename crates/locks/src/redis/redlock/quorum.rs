@@ -9,17 +9,18 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::node::{Ballot, Loss, Node, Silence};
+use super::node::{Ballot, Loss, Node};
 use crate::backend::{Renewal, Renewed};
 use crate::error::{BackendError, LostReason};
 use crate::managers::Managers;
 use crate::nonce::Nonce;
+use crate::retry::Backoff;
 
 /// How much longer than the first majority the other masters may take, at least.
 const GRACE: Duration = Duration::from_millis(5);
 
 /// The answer of each master. `None` if it has not answered.
-pub(super) type Answers<T> = Vec<Option<Result<T, Silence>>>;
+pub(super) type Answers<T> = Vec<Option<Result<T, BackendError>>>;
 
 /// The masters that have, or had, a vote.
 pub(super) fn yes(answers: &Answers<Loss>) -> usize {
@@ -109,7 +110,7 @@ impl Quorum {
     ) -> Answers<T>
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, Silence>> + Send + 'static,
+        F: Future<Output = Result<T, BackendError>> + Send + 'static,
     {
         self.ask_within(self.limit * 3, request, enough).await
     }
@@ -126,15 +127,14 @@ impl Quorum {
     ) -> Answers<T>
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, Silence>> + Send + 'static,
+        F: Future<Output = Result<T, BackendError>> + Send + 'static,
     {
         let started = Instant::now();
         let send = |(index, node): (usize, &Arc<Node>)| {
             let task = self.requests.spawn(request(index, Arc::clone(node)));
             async move {
                 let stopped = |_| BackendError::transient("the Tokio runtime was shut down");
-                let answer = task.await.map_err(stopped).map_err(Silence::Unanswered);
-                (index, answer.flatten())
+                (index, task.await.map_err(stopped).flatten())
             }
         };
         let mut pending: FuturesUnordered<_> = self.nodes.iter().enumerate().map(send).collect();
@@ -174,9 +174,9 @@ impl Quorum {
             let problem = match answer {
                 None => Some("no answer in time".to_owned()),
                 Some(Ok(answer)) => problem(answer),
-                Some(Err(silence)) => {
-                    refused += usize::from(silence.error().is_permanent());
-                    Some(silence.error().to_string())
+                Some(Err(error)) => {
+                    refused += usize::from(error.is_permanent());
+                    Some(error.to_string())
                 }
             };
             problems.extend(problem.map(|problem| format!("{}: {problem}", node.address)));
@@ -256,14 +256,16 @@ impl Quorum {
         }
     }
 
-    /// Releases a lock on one master, again until it answers. After two leases, no vote can be left.
+    /// Releases a lock on one master, again until that succeeds. After two leases, no vote can be left.
     fn release_on(&self, node: &Arc<Node>, ballot: &Ballot, unclear: bool) {
         let (node, ballot) = (Arc::clone(node), ballot.clone());
-        let (end, pause) = (Instant::now() + self.max_lease * 2, self.limit);
+        let end = Instant::now() + self.max_lease * 2;
+        let mut backoff = Backoff::up_to(self.max_lease / 4);
         self.requests.spawn(async move {
-            while let Err(silence) = node.release(&ballot, unclear).await {
+            while let Err(error) = node.release(&ballot, unclear).await {
+                let pause = backoff.next();
                 if Instant::now() + pause >= end {
-                    let (address, error) = (&node.address, silence.error());
+                    let address = &node.address;
                     tracing::debug!(%address, %error, "the vote for a lock must expire");
                     break;
                 }
@@ -320,7 +322,7 @@ impl Quorum {
     pub(super) async fn warnings(&self) -> Vec<String> {
         let warnings = self.nodes.iter().map(async |node| {
             let warnings = node.warnings().await;
-            let warnings = warnings.unwrap_or_else(|silence| vec![silence.error().to_string()]);
+            let warnings = warnings.unwrap_or_else(|error| vec![error.to_string()]);
             let named = |warning| format!("{}: {warning}", node.address);
             warnings.into_iter().map(named).collect::<Vec<_>>()
         });

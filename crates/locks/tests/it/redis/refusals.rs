@@ -1,5 +1,5 @@
 //! Refusals of Redis: an acquisition repeats its request as long as the refusal may pass, and then
-//! reports the reason.
+//! reports the reason. A refusal costs the server one request, and nothing afterwards.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +11,7 @@ use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
 use stocklock_testkit::servers::{PrivateServer, ask};
+use tokio::time::Instant;
 
 use super::run;
 use crate::rig::redis::RedisRig;
@@ -51,6 +52,60 @@ async fn check_refusal(rig: &RedisRig, code: &str, end: impl AsyncFnOnce()) {
 
 async fn execute(rig: &RedisRig, command: &str) {
     assert_eq!(run::<String>(&mut rig.direct().await, command).await, "OK");
+}
+
+/// How many scripts clients have sent, executed or not.
+async fn scripts(rig: &RedisRig) -> u64 {
+    let stats: String = rig.run("INFO commandstats").await;
+    let lines = stats
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_eval"));
+    let fields = lines.flat_map(|line| line.split([':', ',']));
+    let counts = fields.filter_map(|field| {
+        let count = field.strip_prefix("calls=");
+        count.or_else(|| field.strip_prefix("rejected_calls="))
+    });
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
+}
+
+/// Neither the acquisition nor a release of what it might have left is sent again and again.
+#[rstest]
+#[case::full_memory("CONFIG SET maxmemory 1")]
+#[case::replica("REPLICAOF 127.0.0.1 1")]
+#[tokio::test]
+async fn refused_acquisition_costs_one_script(#[case] refuse: &str) {
+    const TIMES: u64 = 50;
+    let rig = RedisRig::start().await;
+    let manager = rig.manager();
+    // The server knows the scripts then.
+    for lock in [LockManager::lock, LockManager::write] {
+        let guard = lock(&manager, "warm").acquire().await.unwrap();
+        guard.release().await;
+    }
+    execute(&rig, refuse).await;
+    let before = (scripts(&rig).await, rig.proxy.connections());
+    let begin = Instant::now();
+    for number in 0..TIMES {
+        for lock in [LockManager::lock, LockManager::write] {
+            let lock = lock(&manager, &format!("n{number}"));
+            transient(&lock.try_acquire().await.unwrap_err());
+        }
+    }
+    // It waits for all releases.
+    manager.shutdown().await;
+    let connections = rig.proxy.connections() - before.1;
+    let sent = scripts(&rig).await - before.0;
+    // One per second at most.
+    assert!(
+        connections <= 1 + begin.elapsed().as_secs(),
+        "{connections}"
+    );
+    // Another one over each new connection.
+    let expected = 2 * TIMES..=2 * TIMES + connections;
+    assert!(
+        expected.contains(&sent),
+        "{sent}, {connections} connections"
+    );
 }
 
 #[rstest]

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use stocklock_locks::backend::{Attempt, Backend as _};
 use stocklock_locks::redis::redlock::RedLockBuilder;
 use stocklock_locks::{LockError, LockManager};
+use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::SOON;
+use super::{SOON, scripts};
 use crate::rig::redlock::{Master, RedLockRig};
-use crate::rig::{Faults as _, RigExt as _, eventually, try_lock, use_lock};
+use crate::rig::{Faults as _, Rig as _, RigExt as _, eventually, request, try_lock, use_lock};
 
 /// Writes a key that is no vote.
 pub(super) async fn set_foreign(rig: &RedLockRig, master: usize, name: &str) {
@@ -80,6 +82,61 @@ async fn foreign_key_is_neither_overwritten_nor_deleted() {
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
     assert_intact(0).await;
     assert_intact(1).await;
+}
+
+/// The memory of one master is full. It refuses to vote, which is an answer: it gets no request that it would
+/// refuse too, again and again.
+#[tokio::test]
+async fn full_master_costs_two_requests_per_lock() {
+    const LOCKS: u64 = 10;
+    let rig = RedLockRig::start_private().await;
+    let manager = rig.manager();
+    use_lock(&manager, "warm").await;
+    rig.masters[2].run::<String>("CONFIG SET maxmemory 1").await;
+    // On a busy machine some answers of the third master come too late.
+    let is_cheap = async || {
+        let before = scripts(&rig, 2).await;
+        for number in 0..LOCKS {
+            use_lock(&manager, &format!("n{number}")).await;
+        }
+        let sent = scripts(&rig, 2).await - before;
+        println!("{sent} requests for {LOCKS} locks");
+        sent <= 2 * LOCKS + LOCKS / 2
+    };
+    eventually("two requests per lock", SOON * 6, is_cheap).await;
+    let backend = rig.backend();
+    let mut number = 0;
+    let is_answered = async || {
+        number += 1;
+        let request = request(&format!("full{number}"), rig.lease());
+        let mut contender = backend.contender(request);
+        assert_matches!(contender.attempt().await.unwrap(), Attempt::Held(_));
+        !contender.has_unanswered_attempt()
+    };
+    eventually("a refused vote is an answer", SOON, is_answered).await;
+}
+
+/// All masters refuse. There is no vote to give back, and an acquisition that does not wait asks once.
+#[tokio::test]
+async fn refusal_of_all_masters_costs_one_request_each() {
+    const LOCKS: u64 = 20;
+    let rig = RedLockRig::start_private().await;
+    let manager = rig.manager();
+    use_lock(&manager, "warm").await;
+    for master in &rig.masters {
+        master.run::<String>("CONFIG SET maxmemory 1").await;
+    }
+    let before = scripts(&rig, 2).await;
+    for number in 0..LOCKS {
+        let lock = manager.lock(&format!("n{number}"));
+        let error = lock.try_acquire().await.unwrap_err();
+        assert!(error.to_string().contains("OOM"), "{error}");
+    }
+    // It waits for all releases.
+    manager.shutdown().await;
+    let sent = scripts(&rig, 2).await - before;
+    // On a busy machine some answers come too late.
+    assert!(sent <= 3 * LOCKS, "{sent}");
 }
 
 /// What an acquisition may have left is released for two leases: the shortened ones.

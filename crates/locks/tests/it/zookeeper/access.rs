@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use stocklock_locks::backend::Backend as _;
 use stocklock_locks::zookeeper::NodeAcl;
 use stocklock_locks::{LockError, LockManager, OncePer};
 use stocklock_testkit::assert_matches;
@@ -13,7 +14,8 @@ use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{
-    Faults as _, RigExt as _, eventually, hand_over, revoke_holder, try_lock, use_lock,
+    Faults as _, Rig as _, RigExt as _, eventually, hand_over, request, revoke_holder, try_lock,
+    use_lock,
 };
 
 /// More than a busy machine needs for a few requests.
@@ -135,6 +137,24 @@ async fn only_the_same_credentials_may_use_the_nodes() {
     };
     eventually("the other client waits", SOON, queued).await;
     hand_over(guard, waiter).await;
+}
+
+/// Only the directory of the lock belongs to another client. What was not created need not be looked for, which
+/// the server would refuse too, again and again.
+#[tokio::test]
+async fn refused_place_is_not_released() {
+    let rig = ZooKeeperRig::start_private().await;
+    use_lock(&rig.manager(), "open").await;
+    let guard = manager(&rig, OWNER).lock("own").acquire().await.unwrap();
+    let stranger = rig.backend();
+    let mut contender = stranger.contender(request("own", rig.lease()));
+    for _ in 0..2 {
+        let error = contender.attempt().await.unwrap_err();
+        assert_no_auth::<()>(Err(LockError::Unavailable(error)));
+        assert!(!contender.may_have_left_something());
+        assert_eq!(stranger.places(), 0);
+    }
+    guard.release().await;
 }
 
 /// The connection is lost, and later the session. Nodes of a session without credentials would be open,
