@@ -21,7 +21,8 @@ use crate::token::Token;
 const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// `KEYS`: number, answer. `ARGV`: lifetime of the number in ms or nothing, what to do, its operands.
-/// Returns whether the number was changed, and the number; or why it cannot be changed.
+/// Returns whether the number was changed, and the number; or why it cannot be changed. A server that refuses
+/// all writes has its own error, which may pass.
 ///
 /// The channel that wakes waiters has the name of the number. The user may have no right to it; waiters
 /// then read again after their fallback.
@@ -40,7 +41,10 @@ end
 if changes then
   if change == 'add' then
     local sum = redis.pcall('INCRBY', number, operand)
-    if type(sum) == 'table' then return 'refused ' .. sum.err end
+    if type(sum) == 'table' then
+      local is_final = string.find(sum.err, 'overflow') or string.find(sum.err, 'not an integer')
+      return is_final and 'refused ' .. sum.err or sum
+    end
     value = redis.call('GET', number)
   elseif change == 'remove' then
     redis.call('DEL', number)

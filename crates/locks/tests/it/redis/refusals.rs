@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rstest::rstest;
+use stocklock_locks::backend::{Change, NumberKey, NumberRequest, Numbers as _};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, RigExt, eventually};
+use crate::rig::{Counts, Rig, RigExt, eventually};
 
 /// Returns the message of an error. Checks that the error is transient.
 fn transient(error: &LockError) -> String {
@@ -106,6 +107,57 @@ async fn refused_acquisition_costs_one_script(#[case] refuse: &str) {
         expected.contains(&sent),
         "{sent}, {connections} connections"
     );
+}
+
+/// The address may lead to another server after a failover.
+#[tokio::test]
+async fn connection_to_a_replica_is_replaced() {
+    let rig = RedisRig::start().await;
+    let backend = rig.backend();
+    let change = NumberRequest::new(hits(), Change::Add(1), None);
+    backend.change(&change).await.unwrap();
+    execute(&rig, "REPLICAOF 127.0.0.1 1").await;
+    let before = rig.proxy.connections();
+    let replaced = async || {
+        let change = NumberRequest::new(hits(), Change::Add(1), None);
+        backend.change(&change).await.unwrap_err();
+        rig.proxy.connections() > before
+    };
+    eventually("a new connection", Duration::from_secs(20), replaced).await;
+}
+
+fn hits() -> NumberKey {
+    NumberKey {
+        kind: "number",
+        name: "hits".into(),
+    }
+}
+
+#[rstest]
+#[case::full_memory("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM")]
+#[case::replica("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY")]
+#[case::too_few_replicas(
+    "CONFIG SET min-replicas-to-write 1",
+    "CONFIG SET min-replicas-to-write 0",
+    "NOREPLICAS"
+)]
+#[tokio::test]
+async fn refused_change_of_a_number_can_be_repeated(
+    #[case] refuse: &str,
+    #[case] accept: &str,
+    #[case] code: &str,
+) {
+    let rig = RedisRig::start().await;
+    let backend = rig.backend();
+    let change = NumberRequest::new(hits(), Change::Add(1), None);
+    execute(&rig, refuse).await;
+    let error = backend.change(&change).await.unwrap_err();
+    assert!(!error.is_permanent(), "{error}");
+    assert!(error.to_string().contains(code), "{error}");
+    execute(&rig, accept).await;
+    for _ in 0..2 {
+        assert_eq!(backend.change(&change).await.unwrap().value, 1);
+    }
 }
 
 #[rstest]
