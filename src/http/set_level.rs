@@ -17,7 +17,8 @@ use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, present_whole, remark,
 };
 use stocklock_core::stock::{
-    LevelChange, OperationId, Precondition, Revision, Scope, Sku, StockError, StockLevel, Warehouse,
+    LevelChange, MAX_UNITS, OperationId, Precondition, Revision, Scope, Sku, StockError, StockLevel,
+    Warehouse,
 };
 use stocklock_store::Store;
 
@@ -122,8 +123,15 @@ fn change(
             "Idempotency-Key: PUT is idempotent and accepts no key; use If-Match",
         ));
     }
-    if order.backorder_limit.is_some_and(|limit| limit < 0) {
-        return Err(ApiError::invalid("backorder_limit: must not be negative"));
+    let is_beyond = |units: i64| units.unsigned_abs() > MAX_UNITS.unsigned_abs();
+    if order.on_hand.is_some_and(is_beyond) {
+        let detail = format!("on_hand: must be from -{MAX_UNITS} to {MAX_UNITS}");
+        return Err(ApiError::invalid(detail));
+    }
+    let is_limit = |limit: i64| limit >= 0 && !is_beyond(limit);
+    if !order.backorder_limit.is_none_or(is_limit) {
+        let detail = format!("backorder_limit: must be from 0 to {MAX_UNITS}");
+        return Err(ApiError::invalid(detail));
     }
     Ok(LevelChange {
         operation: OperationId::mint(),

@@ -232,7 +232,7 @@ async fn missed_deadline_is_an_unknown_outcome(#[values(Mysql, Postgres)] backen
 pub(crate) async fn send_incomplete_batch(address: String) -> String {
     let size = 1024 * 1024;
     let header = format!(
-        "POST /stock/deduct/batch HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n\
+        "POST /stock/deduct/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {size}\r\n\r\n"
     );
     let mut request = header.into_bytes();

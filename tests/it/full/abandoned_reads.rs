@@ -103,7 +103,7 @@ async fn abandoned_reads_stay_within_their_bound(
             let client = TcpStream::connect(replica.address()).await;
             let mut client = client.expect("the replica listens");
             let sku = LARGE[number % 2];
-            let request = format!("GET /stock/{sku}/audit HTTP/1.1\r\nHost: test\r\n\r\n");
+            let request = format!("GET /stock/{sku}/audit HTTP/1.1\r\nHost: localhost\r\n\r\n");
             let sent = client.write_all(request.as_bytes()).await;
             sent.expect("the replica reads");
             sleep(PATIENCE).await;

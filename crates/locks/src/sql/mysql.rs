@@ -68,7 +68,7 @@ pub(super) async fn connect(
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
         SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = {seconds},
             SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
-            SESSION completion_type = 0, SESSION sql_safe_updates = 0,
+            SESSION completion_type = 0, SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1,
             SESSION sql_select_limit = 18446744073709551615
         /*M!100101 , SESSION max_statement_time = {milliseconds} / 1000 */
         /*!50708 , SESSION max_execution_time = {milliseconds} */"
