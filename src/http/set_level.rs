@@ -17,8 +17,8 @@ use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, present_whole, remark,
 };
 use stocklock_core::stock::{
-    LevelChange, MAX_UNITS, OperationId, Precondition, Revision, Scope, Sku, StockError, StockLevel,
-    Warehouse,
+    LevelChange, MAX_UNITS, OperationId, Precondition, Revision, Scope, Sku, StockError,
+    StockLevel, Warehouse,
 };
 use stocklock_store::Store;
 
