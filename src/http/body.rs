@@ -123,18 +123,19 @@ mod tests {
     #[test]
     fn only_large_bodies_use_the_budget() {
         let bodies = BodyBudget(Arc::new(Semaphore::new(3)));
+        let data = vec![0; STEP + 1];
         let left = || bodies.0.available_permits();
         let (mut small, mut large) = (ReadBody::default(), ReadBody::default());
-        small.push(&[0; FREE], &bodies).expect("it is small");
+        small.push(&data[..FREE], &bodies).expect("it is small");
         assert_eq!(left(), 3);
         for steps_left in [2, 1] {
-            large.push(&[0; STEP], &bodies).expect("there is room");
+            large.push(&data[..STEP], &bodies).expect("there is room");
             assert_eq!(left(), steps_left);
         }
         assert_eq!(large.bytes.capacity(), FREE + 2 * STEP);
-        let refused = small.push(&[0; STEP + 1], &bodies).expect_err("too much");
+        let refused = small.push(&data, &bodies).expect_err("too much");
         assert_eq!(refused.code, "overloaded");
-        small.push(&[0; STEP], &bodies).expect("it fits");
+        small.push(&data[..STEP], &bodies).expect("it fits");
         assert_eq!(left(), 0);
         drop(large);
         assert_eq!(left(), 2);

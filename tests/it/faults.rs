@@ -48,7 +48,7 @@ mod sessions_ended;
 mod unknown_commit;
 
 /// A bound for what takes milliseconds on an idle machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// The promised time if `TEST_TIMES` is set. Otherwise a bound that only ends a hang.
 pub(crate) fn in_time(promised: Duration) -> Duration {

@@ -126,16 +126,15 @@ impl ZooKeeperContender {
             // Record the place before the request. If this future is dropped, the release finds it.
             places.insert(nonce, place.clone());
         }
-        let node = match found {
-            Some(node) => node,
-            None => {
-                let created = create(place, &prefix).await;
-                if !is_recorded && matches!(created, Err(Error::NoAuth)) {
-                    // There is no place. Its release would be refused too, again and again.
-                    places.remove(nonce);
-                }
-                created.map_err(backend_error)?
+        let node = if let Some(node) = found {
+            node
+        } else {
+            let created = create(place, &prefix).await;
+            if !is_recorded && matches!(created, Err(Error::NoAuth)) {
+                // There is no place. Its release would be refused too, again and again.
+                places.remove(nonce);
             }
+            created.map_err(backend_error)?
         };
         let known = node.clone();
         places.change(nonce, |place| place.node = Some(known));

@@ -139,8 +139,8 @@ impl Contender for QuorumContender {
                 _ => None,
             };
             let error = self.quorum.too_few(voters, &answers, problem);
-            let votes = answers.iter().flatten();
-            let mut failures = votes.filter_map(|vote| vote.as_ref().err());
+            let answered = answers.iter().flatten();
+            let mut failures = answered.filter_map(|vote| vote.as_ref().err());
             let may_pass = self.is_unanswered || failures.any(BackendError::may_pass_at_once);
             return Err(if may_pass { error } else { error.refused() });
         }

@@ -101,7 +101,7 @@ impl Queue {
         Arc::new(Self {
             state: Mutex::new(State {
                 free: [waiting, prompt],
-                share: ((waiting + prompt) / 2).max(1),
+                share: waiting.midpoint(prompt).max(1),
                 groups: HashMap::new(),
                 turns: [BTreeMap::new(), BTreeMap::new()],
                 last_turn: 0,
