@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches as _, Parser, Subcommand};
@@ -81,6 +82,9 @@ const EXIT_NOT_AUDITED: u8 = 3;
 
 /// The exit code if the reader of standard output has gone: the one that shells show for `SIGPIPE`.
 const EXIT_OUTPUT_CLOSED: u8 = 141;
+
+/// How long the end of the process waits for calls that cannot be cancelled.
+const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
 
 /// Parses the command line. Exits after `--help` and if the command line itself is wrong.
 ///
@@ -184,7 +188,10 @@ impl Cli {
     pub fn run(self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Runtime::new()
             .map_err(|error| Failure::Other(format!("cannot start the runtime: {error}")))?;
-        runtime.block_on(self.execute())
+        let result = runtime.block_on(self.execute());
+        // The look-up of a host name cannot be cancelled, and may take much longer.
+        runtime.shutdown_timeout(SHUTDOWN_LIMIT);
+        result
     }
 
     async fn execute(self) -> Result<(), Failure> {

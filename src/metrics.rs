@@ -59,7 +59,7 @@ impl Default for Metrics {
         let mut registry = Registry::default();
         registry.register(
             "log_lines_dropped",
-            "Log lines that were not written, because stderr is closed or is not read",
+            "Log lines that were not written, because the reader of stderr is gone or does not read",
             telemetry::dropped_lines(),
         );
         Self {

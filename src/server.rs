@@ -30,7 +30,7 @@ use timed_io::{Phase, TimedIo};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The maximum size of a connection's buffer, and so of a request's header.
-const MAX_BUFFER: usize = 64 * 1024;
+const MAX_BUFFER: usize = 40 * 1024;
 
 /// Serves until `shutdown` is cancelled, then finishes the requests in progress.
 ///

@@ -20,13 +20,18 @@ use prometheus_client::metrics::counter::Counter;
 /// The maximum size of the lines that wait to be written.
 const QUEUE_BYTES: usize = 1024 * 1024;
 
+/// How long a panic waits until its line is written.
+const PANIC_LIMIT: Duration = Duration::from_millis(100);
+
 /// How long the end of the process waits until the lines are written.
 const END_LIMIT: Duration = Duration::from_millis(750);
 
 /// The log of this process.
 static LOG: LazyLock<&'static LogQueue> = LazyLock::new(|| {
     let log: &'static LogQueue = Box::leak(Box::<LogQueue>::default());
-    thread::spawn(move || log.write_to(io::stderr()));
+    let writer = thread::Builder::new().name("log".to_owned());
+    let spawned = writer.spawn(move || log.write_to(io::stderr()));
+    spawned.expect("a thread can be started");
     log
 });
 
@@ -78,6 +83,8 @@ pub(crate) fn log_panics() {
         } else {
             print_line(&text);
         }
+        // The process may abort after this.
+        LOG.wait_until_written(PANIC_LIMIT);
     }));
 }
 

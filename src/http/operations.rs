@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -118,9 +117,7 @@ impl OperationQuery {
                 };
                 Ok((filter, None))
             }
-            (None, None) => Err(ApiError::new(
-                StatusCode::NOT_FOUND,
-                "unknown-operation",
+            (None, None) => Err(ApiError::invalid(
                 "send the key or the reference of an operation",
             )),
         }
@@ -134,7 +131,7 @@ impl OperationQuery {
     get, path = "/operations", tag = "operations", params(OperationQuery),
     responses(
         (status = 200, description = "What is known", body = OperationBody),
-        openapi::ReadErrors, (status = 404, response = openapi::NotFound),
+        openapi::ReadErrors,
     )
 )]
 pub(super) async fn operations(

@@ -248,6 +248,15 @@ async fn nginx_refuses_requests_in_the_format_of_a_replica() {
         assert_eq!(id == given, kept, "{id:?}");
     }
 
+    // A request of HTTP/1.0 needs no Host.
+    let mut old = TcpStream::connect(topology.address()).await;
+    let old = old.as_mut().expect("nginx listens");
+    let request = b"GET /healthz HTTP/1.0\r\n\r\n";
+    old.write_all(request).await.expect("nginx reads");
+    let mut answer = vec![0; 12];
+    old.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 200");
+
     for name in ["replica-1", "replica-2"] {
         topology.kill9(name);
     }
