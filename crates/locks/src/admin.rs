@@ -62,7 +62,8 @@ pub trait Admin: Sealed + Send + Sync {
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError>;
 
     /// Takes the lock away from this holder, wakes the next waiter, and remembers the nonce for two minutes, and
-    /// until the end of its lease: by then, the holder has tried to renew it. Returns false if the nonce held no lock. A repeated request returns the same.
+    /// until the end of its lease: by then, the holder has tried to renew it. Returns false if the nonce held no
+    /// lock. A repeated request returns the same.
     ///
     /// What the server remembers of the last token stays: the next token is greater.
     ///

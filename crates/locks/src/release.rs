@@ -61,7 +61,7 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
     let lease = properties.max_lease.map_or(lease, |limit| lease.min(limit));
     let lease = lease.max(properties.session.unwrap_or_default());
     let until = context.clock.now() + lease * 2;
-    let mut backoff = Backoff::up_to(lease / 4);
+    let mut backoff = Backoff::of_releases(lease);
     let mut waiting = (turn, done);
     let mut is_first = true;
     loop {

@@ -8,6 +8,7 @@ use crate::error::BackendError;
 
 const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_millis(250);
+const LONGEST_OF_RELEASES: Duration = Duration::from_secs(10);
 
 /// Exponential backoff, by default up to 250 ms, with full jitter, so that processes that failed together
 /// do not retry together.
@@ -19,16 +20,20 @@ pub(crate) struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self::up_to(LONGEST)
+        Self {
+            failures: 0,
+            longest: LONGEST,
+        }
     }
 }
 
 impl Backoff {
-    /// With pauses of up to `longest`, at least 250 ms.
-    pub(crate) fn up_to(longest: Duration) -> Self {
+    /// For releases of a lock with this lease. The longest pause is a quarter of it, from 250 ms to ten seconds:
+    /// a refusal may last long, and a lock must be free soon after it.
+    pub(crate) fn of_releases(lease: Duration) -> Self {
         Self {
             failures: 0,
-            longest: longest.max(LONGEST),
+            longest: (lease / 4).clamp(LONGEST, LONGEST_OF_RELEASES),
         }
     }
 

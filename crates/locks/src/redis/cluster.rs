@@ -220,7 +220,7 @@ impl Cluster {
         let (mut moved_to, mut asking) = (None::<String>, None::<String>);
         loop {
             let map = self.map(moved_to.take()).await;
-            let map = map.map_err(BackendError::refused)?;
+            let map = map.map_err(BackendError::refused_for_now)?;
             let is_asking = asking.is_some();
             let Some(node) = asking
                 .take()

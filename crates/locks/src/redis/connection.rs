@@ -1,5 +1,6 @@
 //! One multiplexed connection, opened on demand and again after it was lost.
 
+use std::cell::Cell;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +101,10 @@ impl Connection {
             mut connection,
             number,
             ..
-        } = self.current().await.map_err(BackendError::refused)?;
+        } = self
+            .current()
+            .await
+            .map_err(BackendError::refused_for_now)?;
         let answer = if asking {
             ask(command, &mut connection).await
         } else {
@@ -109,10 +113,16 @@ impl Connection {
         match answer {
             Err(error) if needs_new_connection(&error) => {
                 let is_refusal = error.code().is_some();
-                let is_replaced = self.link.forget(|current| {
-                    let is_old = current.opened.elapsed() >= REPLACE_AFTER;
-                    current.number == number && (is_old || !is_refusal)
-                });
+                // Another request may have replaced it already.
+                let is_replaced = {
+                    let is_replaced = Cell::new(true);
+                    self.link.forget(|current| {
+                        let is_old = current.opened.elapsed() >= REPLACE_AFTER;
+                        is_replaced.set(current.number != number || is_old || !is_refusal);
+                        current.number == number && is_replaced.get()
+                    });
+                    is_replaced.get()
+                };
                 if is_refusal && is_replaced {
                     return Err(backend_error(error).refused_for_now());
                 }
@@ -172,7 +182,29 @@ pub(super) fn needs_new_connection(error: &RedisError) -> bool {
 /// `NOAUTH`, but an oversized command is refused with this text only.
 const UNAUTHENTICATED: &str = "unauthenticated";
 
-/// Classifies an error. An answer with a code is a refusal. Those such as `READONLY`, `MISCONF`,
+/// The codes with which a server has executed nothing. Another one may be of a proxy that has passed the
+/// command on.
+const REFUSALS: [&str; 17] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "WRONGPASS",
+    "WRONGTYPE",
+];
+
+/// Classifies an error. An answer with one of these codes is a refusal. Those such as `READONLY`, `MISCONF`,
 /// `CLUSTERDOWN`, `OOM` and `LOADING` are transient. Errors that an operator must fix are permanent.
 pub(super) fn backend_error(error: RedisError) -> BackendError {
     let wants_password = error
@@ -190,7 +222,7 @@ pub(super) fn backend_error(error: RedisError) -> BackendError {
             error.code(),
             Some("NOAUTH" | "WRONGPASS" | "WRONGTYPE" | "NOPERM")
         );
-    let is_refusal = error.code().is_some();
+    let is_refusal = wants_password || error.code().is_some_and(|code| REFUSALS.contains(&code));
     let cause: Box<dyn Error + Send + Sync> = match (error.code(), error.detail()) {
         (_, Some(detail)) if wants_password => format!("NOAUTH {detail}").into(),
         // Keep the server's own error code. Operators search for it, and the library rewrites it.

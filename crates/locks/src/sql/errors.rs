@@ -2,6 +2,7 @@
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
+use sqlx::sqlite::SqliteError;
 
 use crate::error::BackendError;
 
@@ -25,10 +26,10 @@ pub(super) fn fate_after(error: &sqlx::Error) -> Fate {
 }
 
 /// Errors that an operator must fix are permanent. All others may pass. An error of the database is a refusal:
-/// the transaction was rolled back. Only one that ends the connection may also come after a commit.
+/// the transaction was rolled back. Not those that may also come after a commit.
 pub(super) fn backend_error(error: sqlx::Error) -> BackendError {
     let refusal = match error.as_database_error() {
-        Some(error) if !is_disconnect(error) => Some(is_in_the_way(error)),
+        Some(error) if !may_follow_commit(error) => Some(is_in_the_way(error)),
         _ => None,
     };
     let is_permanent = match &error {
@@ -88,6 +89,18 @@ fn is_stale(error: &dyn DatabaseError) -> bool {
     // PostgreSQL: a prepared statement returns other types than before, is unknown, or is another one's.
     // MariaDB and MySQL: it is unknown.
     matches!(code(error).as_str(), "0A000" | "26000" | "42P05" | "1243")
+}
+
+/// The commit may have happened.
+fn may_follow_commit(error: &dyn DatabaseError) -> bool {
+    let code = code(error);
+    // MariaDB and MySQL: COMMIT failed, the statement was interrupted. PostgreSQL: of the system, internal.
+    // SQLite: SQLITE_IOERR.
+    is_disconnect(error)
+        || matches!(code.as_str(), "1180" | "1317" | "1969" | "3169")
+        || ["58", "XX"].iter().any(|class| code.starts_with(class))
+        || (error.try_downcast_ref::<SqliteError>().is_some()
+            && code.parse::<i32>().is_ok_and(|code| code & 0xff == 10))
 }
 
 fn is_disconnect(error: &dyn DatabaseError) -> bool {

@@ -219,8 +219,9 @@ where
     Ok(query.persistent(statement.persistent))
 }
 
-/// [`Dialect::fetch`] and [`Dialect::execute`] for a driver of sqlx. `$query` converts a statement and its values to a query
-/// of the driver. A macro, because sqlx's bounds for a generic driver are longer than the code.
+/// [`Dialect::fetch`] and [`Dialect::execute`] for a driver of sqlx. `$query` converts a statement and its
+/// values to a query of the driver. A macro, because sqlx's bounds for a generic driver are longer than the
+/// code.
 macro_rules! fetch {
     ($query:expr) => {
         async fn fetch<T: $crate::sql::dialect::AnyRow>(

@@ -30,8 +30,8 @@ pub(super) enum Verdict {
     Stale,
     /// The server is away, is starting, or refuses to write. A new connection may reach another one.
     Unavailable,
-    /// The server has no more disk, memory, statements or locks, or the account has reached a limit. A new
-    /// connection would need more of it.
+    /// The server has no more disk, memory, statements or locks, or the account has reached a limit or lacks a
+    /// permission. A new connection would not help.
     Full,
     /// A unique index has the row already: look it up, then replay.
     Duplicate,

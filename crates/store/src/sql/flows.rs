@@ -293,7 +293,10 @@ impl<D: Dialect> SqlStore<D> {
             }
             (written, _) => return written,
         };
-        let mut tx = self.writers.for_sku(&row.sku).begin(begin).await?;
+        // Without a look-up, the wait is all that is known. The write may be made again.
+        let Ok(mut tx) = self.writers.for_sku(&row.sku).begin(begin).await else {
+            return Err(StoreError::LockWait(error));
+        };
         let found = tx.fetch(FIND_KEY, &values![&*row.caller, &**key]).await;
         let found: Vec<(i64,)> = found.map_err(before_commit)?;
         tx.roll_back().await;

@@ -260,7 +260,7 @@ impl Quorum {
     fn release_on(&self, node: &Arc<Node>, ballot: &Ballot, unclear: bool) {
         let (node, ballot) = (Arc::clone(node), ballot.clone());
         let end = Instant::now() + self.max_lease * 2;
-        let mut backoff = Backoff::up_to(self.max_lease / 4);
+        let mut backoff = Backoff::of_releases(self.max_lease);
         self.requests.spawn(async move {
             while let Err(error) = node.release(&ballot, unclear).await {
                 let pause = backoff.next();

@@ -87,7 +87,9 @@ fn mysql_verdict(number: u16) -> Verdict {
         // Statement time-outs of MariaDB and MySQL.
         1969 | 3024 => Verdict::TooSlow,
         // Shutdown in progress; network errors; connection killed (MariaDB, MySQL); disconnected as idle.
-        1053 | 1077..=1079 | 1152..=1161 | 1184 | 1927 | 3169 | 4031 => Verdict::ConnectionLost,
+        // A proxy reports that it lost its server by the numbers of clients, or by its own.
+        1053 | 1077..=1079 | 1152..=1161 | 1184 | 1927 | 3169 | 4031
+        | 2000..=2999 | 9000..=9999 => Verdict::ConnectionLost,
         // Unknown prepared statement.
         1243 => Verdict::Stale,
         // Galera node not ready; read-only; offline.
@@ -97,7 +99,9 @@ fn mysql_verdict(number: u16) -> Verdict {
         // Out of memory, threads, locks, transactions.
         | 5 | 1037 | 1038 | 1041 | 1135 | 1206 | 1637 | 1998
         // Limits of connections, of an account, of prepared statements.
-        | 1040 | 1203 | 1226 | 1461 => Verdict::Full,
+        | 1040 | 1203 | 1226 | 1461
+        // The operator has taken a permission away.
+        | 1044 | 1142 | 1143 | 1227 | 1370 => Verdict::Full,
         1062 | 1586 => Verdict::Duplicate,
         // Wrong statement: syntax, number of columns or arguments, unknown column, table or routine.
         1054 | 1064 | 1136 | 1146 | 1222 | 1305 | 1318
@@ -127,7 +131,7 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
         "57P03" | "25006" => Verdict::Unavailable,
         "23505" => Verdict::Duplicate,
         // Permission denied: the operator has taken it away.
-        "42501" => Verdict::Unknown,
+        "42501" => Verdict::Full,
         // A statement in a transaction that has failed.
         "25P02" => Verdict::Bug,
         _ => match sqlstate.get(..2) {
@@ -205,17 +209,17 @@ mod tests {
             ),
             (RollBackThenRetry, mysql(&[1205, 3572])),
             (TooSlow, mysql(&[1969, 3024])),
-            (ConnectionLost, mysql(&[1053, 1927, 3169, 4031])),
+            (ConnectionLost, mysql(&[1053, 1927, 3169, 4031, 2013, 9001])),
             (Stale, mysql(&[1243])),
             (Unavailable, mysql(&[1047, 1290, 1792, 1836, 1874, 3032])),
             (Full, mysql(&[1021, 1114, 1197, 1705])),
             (Full, mysql(&[5, 1037, 1038, 1041, 1135, 1206, 1637, 1998])),
-            (Full, mysql(&[1040, 1203, 1226, 1461])),
+            (Full, mysql(&[1040, 1203, 1226, 1461, 1142, 1370])),
             (Duplicate, mysql(&[1062, 1586])),
             (Bug, mysql(&[1054, 1064, 1146, 1305, 1318])),
             (Bug, mysql(&[1048, 1264, 1364, 1366, 1406, 1690])),
             (Bug, mysql(&[1452, 1644, 3819, 4025])),
-            (Unknown, mysql(&[1026, 1030, 1105, 1142, 1180, 1194])),
+            (Unknown, mysql(&[1026, 1030, 1105, 1180, 1194])),
             (RetryTransaction, postgres(&["40001", "40P01"])),
             (RollBackThenRetry, postgres(&["55P03"])),
             (TooSlow, postgres(&["57014"])),
@@ -228,12 +232,12 @@ mod tests {
             (Unavailable, postgres(&["57P03", "25006"])),
             (
                 Full,
-                postgres(&["53000", "53100", "53200", "53300", "53400"]),
+                postgres(&["53000", "53100", "53200", "53300", "53400", "42501"]),
             ),
             (Duplicate, postgres(&["23505"])),
             (Bug, postgres(&["21000", "22012", "23502", "23514"])),
             (Bug, postgres(&["25P02", "42601", "42P01", "P0001"])),
-            (Unknown, postgres(&["34000", "42501", "54001", "55000"])),
+            (Unknown, postgres(&["34000", "54001", "55000"])),
             (Unknown, postgres(&["58030", "XX000", "XX001", "ZZ001", ""])),
             (RetryTransaction, sqlite(&[517, 4, 516, 17])),
             (RollBackThenRetry, sqlite(&[5, 261, 6, 15])),
@@ -251,7 +255,7 @@ mod tests {
             sqlite(&[5, 261, 517, 13]),
         ];
         let may_follow_the_commit = [
-            mysql(&[1053, 1927, 3169, 4031, 1180, 1317, 1969]),
+            mysql(&[1053, 1927, 3169, 4031, 2013, 1180, 1317, 1969]),
             mysql(&[5, 1037, 1041, 1998]),
             postgres(&["08006", "57P01", "57P02", "57P03", "57P04", "57P05"]),
             postgres(&["58030", "XX000", "XX001", ""]),

@@ -82,6 +82,11 @@ impl ServerHealth {
         }
     }
 
+    /// The pool got a connection in another way.
+    pub(super) fn has_room(&self) {
+        self.is_short.store(false, Ordering::Relaxed);
+    }
+
     /// Whether a connection that comes back must be closed, because its pool `has_others` and another pool
     /// has none.
     pub(super) fn takes_back(&self, has_others: impl FnOnce() -> bool) -> bool {

@@ -91,7 +91,8 @@ struct Request {
 #[derive(Debug)]
 pub(super) struct Permit {
     queue: Arc<Queue>,
-    key: Key,
+    /// Whose share it uses.
+    key: Option<Key>,
     kind: Kind,
 }
 
@@ -120,7 +121,8 @@ impl Queue {
                 permit: sender,
             };
             if need == Need::LockedRow {
-                waiting.push_front(request);
+                let ahead = waiting.iter().take_while(|one| one.need == need).count();
+                waiting.insert(ahead, request);
             } else {
                 waiting.push_back(request);
             }
@@ -139,6 +141,7 @@ impl Queue {
             };
             let queue = Arc::clone(self);
             // If the request is gone, its permit is dropped here, which serves the next one.
+            let key = Some(key);
             drop(request.permit.send(Permit { queue, key, kind }));
         }
     }
@@ -180,6 +183,17 @@ impl State {
                 return Some((request, key, kind));
             }
         }
+    }
+
+    /// A SKU has a connection less.
+    fn leave(&mut self, key: Option<Key>) {
+        let Some(key) = key else {
+            return;
+        };
+        if let Some(group) = self.groups.get_mut(&key) {
+            group.connections -= 1;
+        }
+        self.update(key);
     }
 
     /// The first turn for which a connection is free, and its list.
@@ -231,6 +245,12 @@ impl Permit {
     pub(super) fn is_prompt(&self) -> bool {
         self.kind == Kind::Prompt
     }
+
+    /// The connection is out of use. It no longer counts for its SKU.
+    pub(super) fn leave_sku(&mut self) {
+        self.queue.state().leave(self.key.take());
+        self.queue.serve();
+    }
 }
 
 impl Drop for Permit {
@@ -238,10 +258,7 @@ impl Drop for Permit {
         {
             let mut state = self.queue.state();
             state.free[self.kind as usize] += 1;
-            if let Some(group) = state.groups.get_mut(&self.key) {
-                group.connections -= 1;
-            }
-            state.update(self.key);
+            state.leave(self.key.take());
         }
         self.queue.serve();
     }

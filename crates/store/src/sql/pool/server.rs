@@ -252,7 +252,12 @@ impl<S: Server> Pool<S> {
                     self.health.record_failure();
                     *refusal = Some(error);
                 }
-                answer => return answer.map(Some),
+                answer => {
+                    if refusal.is_some() {
+                        self.health.has_room();
+                    }
+                    return answer.map(Some);
+                }
             }
             sleep(pause).await;
             pause = (2 * pause).min(self.health.wait_limit / 5);
@@ -349,7 +354,8 @@ impl<S: Server> GiveBack for WeakPool<Opener<S>> {
 }
 
 /// Takes a permit out of use for a while, because the server allows no more connections.
-pub(super) fn set_aside(permit: Permit) {
+pub(super) fn set_aside(mut permit: Permit) {
+    permit.leave_sku();
     tokio::spawn(async move {
         sleep(SET_ASIDE).await;
         drop(permit);

@@ -141,7 +141,7 @@ async fn idle_connection_is_closed_after_a_while() {
 async fn connection_is_closed_for_a_pool_without_any() {
     let health = ServerHealth::new(Duration::from_secs(5), true);
     // Requests without a SKU have half of these.
-    let pool = Pool::new(Embedded, 6, &health);
+    let pool = Pool::new(Embedded, 4, &health);
     let (first, second) = (sell(&pool).await, sell(&pool).await);
     // None is idle, so the next one that comes back is closed.
     health.make_room();

@@ -43,7 +43,7 @@ fn order(mut permit: Permit, mut requests: Vec<BoxFuture<'static, Permit>>) -> V
         }
         let (number, next) = found.expect("the next request is served");
         drop(requests.remove(number));
-        order.push(next.key);
+        order.extend(next.key);
         permit = next;
     }
     order
@@ -59,7 +59,10 @@ fn one_sku_has_at_most_half_of_the_connections() {
             drop(served(&queue, COLD));
         }
         drop(hot);
-        assert_eq!(waiting.now_or_never().map(|permit| permit.key), Some(HOT));
+        assert_eq!(
+            waiting.now_or_never().map(|permit| permit.key),
+            Some(Some(HOT))
+        );
     }
 }
 
@@ -105,12 +108,15 @@ fn request_that_is_gone_costs_no_connection() {
 fn locked_rows_leave_prompt_connections_free() {
     let queue = Queue::new(2, 2);
     let mut waiting: Vec<Permit> = Vec::new();
+    let mut met_locks = Vec::new();
     for key in 10..20 {
         // The row may be free, so the first request may use any connection.
         if let Some(first) = queue.enter(key, Need::Row).now_or_never() {
             if first.is_prompt() {
                 drop(first);
-                assert!(locked(&queue, key).now_or_never().is_none());
+                let mut met_lock = locked(&queue, key);
+                assert!((&mut met_lock).now_or_never().is_none());
+                met_locks.push(met_lock);
             } else {
                 waiting.push(first);
             }
@@ -119,6 +125,19 @@ fn locked_rows_leave_prompt_connections_free() {
         assert_eq!(cold.is_prompt(), waiting.len() == 2);
     }
     assert_eq!(waiting.len(), 2);
+}
+
+#[test]
+fn connection_out_of_use_counts_for_no_sku() {
+    let queue = Queue::new(4, 0);
+    let mut hot = [served(&queue, HOT), served(&queue, HOT)];
+    let mut waiting = request(&queue, HOT);
+    hot[0].leave_sku();
+    let third = (&mut waiting).now_or_never();
+    let third = third.expect("it has less than its share");
+    drop((hot, third));
+    assert!(queue.state().groups.is_empty(), "all are forgotten");
+    assert_eq!(queue.state().free, [4, 0]);
 }
 
 #[test]
