@@ -1,9 +1,9 @@
 //! Releases locks after their holders are gone.
 //!
 //! A release is repeated until the server has executed it, for at most two leases. The pauses grow up to a
-//! quarter of the lease, so one release is a few dozen requests at most, however long the lease is. The
-//! future of [`LockGuard::release`](crate::LockGuard::release) runs it until the first answer. All others
-//! run as tasks.
+//! quarter of the lease, ten seconds at most, so that the lock is free soon after an outage. The future of
+//! [`LockGuard::release`](crate::LockGuard::release) runs it until the first answer. All others run as
+//! tasks.
 
 use std::time::Duration;
 

@@ -6,7 +6,8 @@
 //!
 //! Guarantees: one SKU has at most half of the connections (at least one). SKUs take turns, so that a
 //! request does not wait until all earlier requests of another SKU are served. Requests of one SKU
-//! are served in the order of their arrival, those that met a locked row first.
+//! are served in the order of their arrival, those that met a locked row first. So a request behind one of
+//! those waits for a waiting connection too.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
