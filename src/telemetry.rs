@@ -24,7 +24,7 @@ const QUEUE_BYTES: usize = 1024 * 1024;
 const PANIC_LIMIT: Duration = Duration::from_millis(100);
 
 /// How long the end of the process waits until the lines are written.
-const END_LIMIT: Duration = Duration::from_millis(750);
+const END_LIMIT: Duration = Duration::from_millis(400);
 
 /// The log of this process.
 static LOG: LazyLock<&'static LogQueue> = LazyLock::new(|| {

@@ -51,7 +51,9 @@ async fn collect(mut body: Body, max_bytes: usize, api: &Api) -> Result<ReadBody
         let frame = match timeout(CROWDED_WAIT, body.frame()).await {
             Ok(Some(frame)) => frame.map_err(|_| incomplete())?,
             Ok(None) => return Ok(read),
-            Err(_elapsed) if api.crowd.is_crowded() => return Err(too_slow()),
+            Err(_elapsed) if api.crowd.is_crowded() || read.is_in_the_way(&api.bodies) => {
+                return Err(too_slow());
+            }
             Err(_elapsed) => continue,
         };
         // Trailers are ignored.
@@ -65,6 +67,11 @@ async fn collect(mut body: Body, max_bytes: usize, api: &Api) -> Result<ReadBody
 }
 
 impl ReadBody {
+    /// Whether it has a part of the budget while less than a quarter is left for others.
+    fn is_in_the_way(&self, bodies: &BodyBudget) -> bool {
+        self.budget.is_some() && bodies.0.available_permits() < BUDGET / STEP / 4
+    }
+
     /// Copies `data`: a chunk of the connection may keep much more memory than its bytes.
     fn push(&mut self, data: &[u8], bodies: &BodyBudget) -> Result<(), ApiError> {
         let needed = self.bytes.len() + data.len();

@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::deduct_batch::MAX_LINES;
 use super::paging::PageSize;
@@ -22,25 +22,29 @@ const BODIES: [&str; 6] = [
     "ReverseBody",
 ];
 
-/// One character of a name, as a regular expression that spells all of them out. Python has no names of
+/// One character of a name, as a regular expression that lists what it is not. Python has no names of
 /// properties such as `\p{L}`, and others have them from another version of Unicode.
 static NAME_CHAR: LazyLock<String> = LazyLock::new(|| {
-    // A hyphen at the end of a class stands for itself.
-    let is_listed = |c: &char| is_name_char(*c) && *c != '-';
-    let mut chars = ('\0'..=char::MAX).filter(is_listed).peekable();
-    let mut class = "[".to_owned();
+    let mut chars = ('\0'..=char::MAX).filter(|c| !is_name_char(*c)).peekable();
+    let mut class = "[^".to_owned();
     while let Some(first) = chars.next() {
         let mut last = first;
         while let Some(next) = chars.next_if(|next| u32::from(*next) == u32::from(last) + 1) {
             last = next;
         }
-        class.push(first);
+        class += &escaped(first);
         if last != first {
-            class.extend(['-', last]);
+            class += "-";
+            class += &escaped(last);
         }
     }
-    class + "-]"
+    class + "]"
 });
+
+/// A character in a regular expression. Python and ECMA-262 share an escape of four digits only.
+fn escaped(c: char) -> String {
+    u16::try_from(u32::from(c)).map_or_else(|_| c.into(), |code| format!(r"\u{code:04x}"))
+}
 
 /// A list of entity tags.
 const TAGS: &str = r#"^(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*$"#;
@@ -63,6 +67,10 @@ pub(super) fn complete(document: &mut Value, strategies: &[&str]) {
                 let name = parameter["name"].as_str().expect("a name").to_owned();
                 parameter["schema"] = schema(&place, &name, strategies);
             }
+            if place == "get /operations" {
+                let parameters = operation["parameters"].as_array_mut().expect("a list");
+                join_key_and_reference(parameters);
+            }
         }
     }
     let schemas = &mut document["components"]["schemas"];
@@ -84,6 +92,36 @@ pub(super) fn complete(document: &mut Value, strategies: &[&str]) {
             }
         }
     }
+}
+
+/// A list of parameters cannot say that one of two is needed. An object can; its fields stand in the query
+/// as before.
+fn join_key_and_reference(parameters: &mut Vec<Value>) {
+    let mut fields = Map::new();
+    parameters.retain(|parameter| {
+        let name = parameter["name"].as_str().expect("a name");
+        let is_joined = matches!(name, "key" | "reference");
+        if is_joined {
+            let mut field = parameter["schema"].clone();
+            field["description"] = parameter["description"].clone();
+            fields.insert(name.to_owned(), field);
+        }
+        !is_joined
+    });
+    parameters.push(json!({
+        "name": "of",
+        "in": "query",
+        "description": "Which operations: `key`, `reference` or both, each as a parameter of its own.",
+        "required": true,
+        "style": "form",
+        "explode": true,
+        "schema": {
+            "type": "object",
+            "properties": fields,
+            "additionalProperties": false,
+            "anyOf": [{"required": ["key"]}, {"required": ["reference"]}],
+        },
+    }));
 }
 
 /// What is accepted in a field. `place` is the method and the path of the request, or the name of

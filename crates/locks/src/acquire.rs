@@ -94,7 +94,7 @@ struct Acquisition {
 enum End {
     /// The wait limit passed while another task or client held the lock.
     Busy,
-    /// The wait limit passed without an answer from the server, or the error is permanent.
+    /// The wait limit passed without a lock from the server, or the error is final.
     Unavailable(BackendError),
     /// There are fewer permits now than the acquisition wants.
     TooFewPermits { of: u32 },

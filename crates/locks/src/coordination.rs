@@ -15,7 +15,7 @@ use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
 use crate::builder::NAME_MAX;
 use crate::error::{BackendError, LockError};
 use crate::manager::LockManager;
-use crate::retry::{Backoff, until_answered};
+use crate::retry::{Backoff, until_executed};
 
 mod barrier;
 mod latch;
@@ -95,7 +95,7 @@ impl Register {
     {
         let inner = self.manager.inner();
         let answer = inner.jobs.inside(async {
-            let answered = until_answered(&*inner.backend, &*inner.clock, request);
+            let answered = until_executed(&*inner.backend, &*inner.clock, request);
             tokio::select! {
                 biased;
                 () = inner.closed.cancelled() => Err(LockError::Shutdown),

@@ -192,7 +192,7 @@ impl BackendError {
         }
     }
 
-    /// Marks an operation of which an earlier request was executed.
+    /// Marks the error as no refusal: an earlier request of the operation was executed.
     #[cfg(feature = "redis")]
     pub(crate) fn after_execution(self) -> Self {
         Self {

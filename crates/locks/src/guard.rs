@@ -62,7 +62,7 @@ pub enum ReleaseOutcome {
         held_for: Duration,
     },
     /// The lock was held until the release, but the server did not confirm the release yet. It is
-    /// repeated in the background until the server answers, for up to two leases.
+    /// repeated in the background until the server has executed it, for up to two leases.
     Unconfirmed {
         /// How long the lock was held.
         held_for: Duration,

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::nonce::Nonce;
-use crate::retry::until_answered;
+use crate::retry::until_executed;
 
 /// The result of [`LockBuilder::once_per`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl LockGuard {
         let hold = self.hold();
         let (backend, clock) = (&*hold.inner.backend, &*hold.inner.clock);
         let (name, nonce) = (hold.name(), hold.release.nonce);
-        let begun = until_answered(backend, clock, || backend.begin_period(name, nonce, period));
+        let begun = until_executed(backend, clock, || backend.begin_period(name, nonce, period));
         self.ask("begin a period of", begun).await
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct HoldMetrics {
     pub(crate) held_for: Duration,
 }
 
-/// Releases a lock. Ends when the server has answered, or after two leases.
+/// Releases a lock. Ends when the server has executed that, or after two leases.
 pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
     let ReleaseJob {
         request,

@@ -51,9 +51,9 @@ impl Backoff {
     }
 }
 
-/// Repeats a request until it is answered, for twice the response limit of the back end. Returns the last
+/// Repeats a request until it is executed, for twice the response limit of the back end. Returns the last
 /// error after that, and a permanent one at once.
-pub(crate) async fn until_answered<T, F>(
+pub(crate) async fn until_executed<T, F>(
     backend: &dyn Backend,
     clock: &dyn Clock,
     mut request: impl FnMut() -> F + Send,

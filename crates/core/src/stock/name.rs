@@ -1,17 +1,20 @@
 //! Names: SKU and warehouse, 1 to 64 Unicode letters, combining marks or digits plus `.`, `_` and `-`, in
 //! normal form NFC. Another form is refused, so that no two names differ only in how a mark is encoded.
 //!
-//! These characters need no escaping in a segment of a URL path, in a Redis key or in the name of a
-//! `ZooKeeper` node. Any script is allowed: `上海仓` is a warehouse, and so is `हिन्दी`, whose vowels
-//! are marks. Names are case-sensitive.
+//! Any script is allowed: `上海仓` is a warehouse, and so is `हिन्दी`, whose vowels are marks. Names are
+//! case-sensitive.
+//!
+//! Characters to which Unicode has given no meaning are accepted too. A later version may make them letters,
+//! which a replica with an older table must know. And a list of what is refused is short enough for a
+//! regular expression, while the letters are 140,000.
 
 use std::fmt;
 use std::iter::once;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
-use unicode_normalization::char::is_combining_mark;
 use unicode_normalization::{IsNormalized, is_nfc, is_nfc_quick};
+use unicode_properties::{GeneralCategory, GeneralCategoryGroup as Group, UnicodeGeneralCategory};
 
 /// The maximum length of a name in characters.
 pub const MAX_NAME_CHARS: usize = 64;
@@ -82,8 +85,21 @@ impl Default for Warehouse {
 /// Whether a name may have this character. Some letters are never in normal form, for example the Kelvin sign.
 #[must_use]
 pub fn is_name_char(c: char) -> bool {
-    let is_listed = c.is_alphanumeric() || matches!(c, '.' | '_' | '-') || is_combining_mark(c);
+    let is_listed = match c.general_category_group() {
+        Group::Letter | Group::Mark | Group::Number => true,
+        Group::Other => match c.general_category() {
+            GeneralCategory::PrivateUse => true,
+            GeneralCategory::Unassigned => !is_noncharacter(c),
+            _ => false,
+        },
+        Group::Punctuation | Group::Symbol | Group::Separator => matches!(c, '.' | '_' | '-'),
+    };
     is_listed && is_nfc_quick(once(c)) != IsNormalized::No
+}
+
+/// Whether no version of Unicode ever gives it a meaning.
+fn is_noncharacter(c: char) -> bool {
+    matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe
 }
 
 fn parse_name(what: &'static str, text: String) -> Result<String, InvalidName> {
@@ -148,6 +164,9 @@ mod tests {
             "தமிழ்",
             "เสื้อยืด",
             "မြန်မာ",
+            "½",
+            // A letter that Unicode has not assigned yet may become one.
+            "\u{378}",
         ] {
             assert_eq!(Warehouse::parse(name).unwrap().as_str(), name);
         }
@@ -165,6 +184,11 @@ mod tests {
             "a\0",
             "a'b",
             "😀",
+            "a\u{200d}b",
+            "\u{ffff}",
+            "a\u{a0}b",
+            "“a”",
+            "€",
             &"a".repeat(65),
             // `é` and `한` decomposed, and the Kelvin sign, which is composed to `K`.
             "e\u{301}",

@@ -99,7 +99,7 @@ impl Cluster {
     pub(super) async fn connected(&self, key: &str) -> Result<(), BackendError> {
         let map = self.map(None).await?;
         let Some(master) = map.master(slot(key)) else {
-            return Err(self.unserved(&map));
+            return Err(self.unserved(&map).refused());
         };
         let connected = self.connection(master)?.connected().await;
         connected.inspect_err(|_| self.forget_unless_new(&map))
@@ -193,8 +193,8 @@ impl Cluster {
         }
     }
 
-    /// Sends a command to the master of a slot. The outer error means that no node has executed it, which it
-    /// [says](BackendError::is_refusal), or that there was no answer in time. The inner result is the server's
+    /// Sends a command to the master of a slot. The outer error [is a refusal](BackendError::is_refusal) if no
+    /// node has executed it. Otherwise there was no answer in time. The inner result is the server's
     /// answer.
     async fn query<T: FromRedisValue>(
         &self,
@@ -228,7 +228,9 @@ impl Cluster {
             else {
                 return Err(self.unserved(&map).refused());
             };
-            let answer = self.connection(&node)?.query(command, is_asking).await;
+            let connection = self.connection(&node);
+            let connection = connection.map_err(BackendError::refused_for_now)?;
+            let answer = connection.query(command, is_asking).await;
             let error = match answer {
                 Ok(Ok(value)) => return Ok(Ok(value)),
                 Ok(Err(error)) => error,

@@ -182,8 +182,8 @@ pub(super) fn needs_new_connection(error: &RedisError) -> bool {
 /// `NOAUTH`, but an oversized command is refused with this text only.
 const UNAUTHENTICATED: &str = "unauthenticated";
 
-/// The codes with which a server has executed nothing. Another one may be of a proxy that has passed the
-/// command on.
+/// The codes with which a server has executed nothing, unless a script was stopped. Another one may be of a
+/// proxy that has passed the command on.
 const REFUSALS: [&str; 17] = [
     "ASK",
     "BUSY",
@@ -222,7 +222,15 @@ pub(super) fn backend_error(error: RedisError) -> BackendError {
             error.code(),
             Some("NOAUTH" | "WRONGPASS" | "WRONGTYPE" | "NOPERM")
         );
-    let is_refusal = wants_password || error.code().is_some_and(|code| REFUSALS.contains(&code));
+    // A script may have changed something before its user lacked the permission for a command of it.
+    let was_stopped = error.code() == Some("NOPERM")
+        && error
+            .detail()
+            .is_some_and(|detail| detail.contains("script:"));
+    let is_refusal = wants_password
+        || error
+            .code()
+            .is_some_and(|code| REFUSALS.contains(&code) && !was_stopped);
     let cause: Box<dyn Error + Send + Sync> = match (error.code(), error.detail()) {
         (_, Some(detail)) if wants_password => format!("NOAUTH {detail}").into(),
         // Keep the server's own error code. Operators search for it, and the library rewrites it.

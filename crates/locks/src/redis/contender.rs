@@ -100,6 +100,7 @@ impl Contender for RedisContender {
             // Until the next attempt is due.
             return pending().await;
         }
+        self.subscription.take_if(|one| one.has_ended());
         if let Some(subscription) = &mut self.subscription {
             subscription.message().await;
             return Ok(());

@@ -155,7 +155,7 @@ pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     let tombstone = REMEMBERED.as_millis();
     Script::new(format!(
         r"
-local value = redis.call('GET', KEYS[1])
+local value = redis.call('MGET', KEYS[1])[1]
 local held = value and string.sub(value, 1, 32) == ARGV[1]
 if not held and not KEYS[2] then return -1 end
 if held then redis.call('DEL', KEYS[1]) end

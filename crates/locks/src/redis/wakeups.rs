@@ -89,6 +89,11 @@ impl WakeUps {
 }
 
 impl Subscription {
+    /// Whether its task has ended, with its runtime.
+    pub(super) fn has_ended(&self) -> bool {
+        self.commands.is_closed()
+    }
+
     pub(super) async fn message(&mut self) {
         if let Some(listener) = &mut self.listener {
             listener.changed().await;

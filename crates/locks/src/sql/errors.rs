@@ -94,10 +94,12 @@ fn is_stale(error: &dyn DatabaseError) -> bool {
 /// The commit may have happened.
 fn may_follow_commit(error: &dyn DatabaseError) -> bool {
     let code = code(error);
-    // MariaDB and MySQL: COMMIT failed, the statement was interrupted. PostgreSQL: of the system, internal.
-    // SQLite: SQLITE_IOERR.
+    // MariaDB and MySQL: COMMIT failed, the statement was interrupted; a proxy has lost the server. PostgreSQL:
+    // of the system, internal, completion unknown. SQLite: SQLITE_IOERR.
+    let mysql = error.try_downcast_ref::<MySqlDatabaseError>();
     is_disconnect(error)
-        || matches!(code.as_str(), "1180" | "1317" | "1969" | "3169")
+        || mysql.is_some_and(|error| matches!(error.number(), 2000..=2999 | 9000..=9999))
+        || matches!(code.as_str(), "1180" | "1317" | "1969" | "3169" | "40003")
         || ["58", "XX"].iter().any(|class| code.starts_with(class))
         || (error.try_downcast_ref::<SqliteError>().is_some()
             && code.parse::<i32>().is_ok_and(|code| code & 0xff == 10))

@@ -156,7 +156,7 @@ async fn late_request_of_released_lock_takes_nothing(#[values(Mysql, Postgres)] 
     assert_eq!(rig.left().await, 0);
     // Others are not affected.
     use_lock(&rig.manager(), "late").await;
-    // The row is removed when they are over.
+    // The row is removed after the two minutes.
     assert_eq!(rig.rows().await, 1);
     let past = "UPDATE distributed_lock SET gone_until = 1";
     assert_eq!(rig.change(past).await, 1);

@@ -46,6 +46,7 @@ pub(super) fn classify(error: &sqlx::Error) -> Verdict {
     match error {
         sqlx::Error::Database(database) => match of_postgres(error) {
             Some(error) if ended_in_a_lock_wait(error) => Verdict::RollBackThenRetry,
+            Some(error) if is_unsupported(error) => Verdict::Unknown,
             _ => Code::of(&**database).verdict(),
         },
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
@@ -70,6 +71,12 @@ fn of_postgres(error: &sqlx::Error) -> Option<&PgDatabaseError> {
 /// gives the error a context. The context's words depend on the server's language.
 fn ended_in_a_lock_wait(error: &PgDatabaseError) -> bool {
     error.code() == "57014" && error.r#where().is_some()
+}
+
+/// Whether PostgreSQL has refused something that it cannot do. It has the same code for a prepared statement
+/// that returns other types than before, which a new connection prepares again.
+fn is_unsupported(error: &PgDatabaseError) -> bool {
+    error.code() == "0A000" && error.routine() != Some("RevalidateCachedQuery")
 }
 
 /// Whether the server refuses a connection because there are as many as it allows.
@@ -129,6 +136,8 @@ fn unknown_unless(nothing_changed: impl Fn(&Code) -> bool, error: sqlx::Error) -
     let code = error.as_database_error().map(Code::of);
     if code.is_some_and(|code| nothing_changed(&code)) {
         before_commit(error)
+    } else if error.as_database_error().is_some() {
+        StoreError::outcome_unknown(with_code(&error))
     } else {
         StoreError::outcome_unknown(error)
     }

@@ -5,7 +5,6 @@
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::SqlStore;
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{Inserted, before_commit, conflict_if_duplicate, inserted};
@@ -14,6 +13,7 @@ use super::pool::{PooledConnection, Transaction};
 use super::reads::recorded;
 use super::rows;
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
+use super::{READ, SqlStore};
 use crate::{Result, StoreError};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, ChangeOutcome, Condition, DeductionStore, Expiry, LateAttempt,
@@ -232,6 +232,7 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<T> {
         let (duplicate, decide) = (&duplicate, &decide);
         self.write_row(sku, |connection| async move {
+            let is_prompt = connection.is_prompt();
             let mut tx = connection.begin(D::WORDS.begin).await?;
             let place = values![sku.as_str(), warehouse.as_str()];
             let locked = statements::level(D::WORDS.lock_rows);
@@ -250,7 +251,8 @@ impl<D: Dialect> SqlStore<D> {
             let changed = tx.execute(CHANGE_ON_HAND, &change).await;
             changed.map_err(before_commit)?;
             let recorded = tx.record_and_commit(&row, deadline).await;
-            Ok(match self.find_key_in_flight(recorded, &row).await? {
+            let recorded = self.find_key_in_flight(recorded, &row, is_prompt).await;
+            Ok(match recorded? {
                 Inserted::New => outcome,
                 Inserted::Duplicate => duplicate(),
             })
@@ -266,26 +268,27 @@ impl<D: Dialect> SqlStore<D> {
         let mut connections = self.writers.for_row(&write.row.sku);
         loop {
             let connection = connections.acquire().await?;
-            let writing = async {
-                let written = D::conditional_write(connection, &mut write).await;
-                self.find_key_in_flight(written, &write.row).await
-            };
-            match self.write(writing).await {
+            let written = self.write(D::conditional_write(connection, &mut write));
+            match written.await {
                 Err(error) if connections.again(&error) => {}
-                written => return written.map_err(|error| write.failed(error)),
+                written => {
+                    let written = self.find_key_in_flight(written, &write.row, false).await;
+                    return written.map_err(|error| write.failed(error));
+                }
             }
         }
     }
 
     /// Returns `written`. If it waited for a lock although another transaction is recording its key, that
-    /// is the reason to tell the caller.
+    /// is the reason to tell the caller. A write `is_prompt` if it did not wait; it is made again.
     pub(super) async fn find_key_in_flight<T>(
         &self,
         written: Result<T>,
         row: &LedgerRow,
+        is_prompt: bool,
     ) -> Result<T> {
         let (error, key, begin) = match (written, &row.idempotency_key) {
-            (Err(StoreError::LockWait(error)), Some(key)) => {
+            (Err(StoreError::LockWait(error)), Some(key)) if !is_prompt => {
                 match D::WORDS.begin_read_uncommitted {
                     Some(begin) => (error, key, begin),
                     None => return Err(StoreError::LockWait(error)),
@@ -293,17 +296,18 @@ impl<D: Dialect> SqlStore<D> {
             }
             (written, _) => return written,
         };
+        let pool = self.writers.for_sku(&row.sku);
+        let found = self.read(2 * READ, async {
+            let mut tx = pool.begin(begin).await?;
+            let found = tx.fetch(FIND_KEY, &values![&*row.caller, &**key]).await;
+            let found: Vec<(i64,)> = found.map_err(before_commit)?;
+            tx.roll_back().await;
+            Ok(!found.is_empty())
+        });
         // Without a look-up, the wait is all that is known. The write may be made again.
-        let Ok(mut tx) = self.writers.for_sku(&row.sku).begin(begin).await else {
-            return Err(StoreError::LockWait(error));
-        };
-        let found = tx.fetch(FIND_KEY, &values![&*row.caller, &**key]).await;
-        let found: Vec<(i64,)> = found.map_err(before_commit)?;
-        tx.roll_back().await;
-        Err(if found.is_empty() {
-            StoreError::LockWait(error)
-        } else {
-            StoreError::KeyInFlight(error)
+        Err(match found.await {
+            Ok(true) => StoreError::KeyInFlight(error),
+            Ok(false) | Err(_) => StoreError::LockWait(error),
         })
     }
 

@@ -20,6 +20,7 @@ impl<D: Dialect> SqlStore<D> {
         sale: &Movement,
     ) -> Result<ReversalOutcome> {
         self.write_row(&sale.sku, |connection| async move {
+            let is_prompt = connection.is_prompt();
             let mut tx = connection.begin(D::WORDS.begin).await?;
             let (sku, warehouse) = (sale.sku.as_str(), sale.warehouse.as_str());
             let level = statements::level(D::WORDS.lock_rows);
@@ -44,7 +45,8 @@ impl<D: Dialect> SqlStore<D> {
             changed.map_err(before_commit)?;
             let row = LedgerRow::from_reversal(reversal, &planned);
             let recorded = tx.record_and_commit(&row, reversal.deadline).await;
-            Ok(match self.find_key_in_flight(recorded, &row).await? {
+            let recorded = self.find_key_in_flight(recorded, &row, is_prompt).await;
+            Ok(match recorded? {
                 Inserted::New => ReversalOutcome::Done(planned),
                 Inserted::Duplicate => ReversalOutcome::Duplicate,
             })

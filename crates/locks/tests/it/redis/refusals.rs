@@ -14,6 +14,7 @@ use stocklock_testkit::ports::free_port;
 use stocklock_testkit::servers::{PrivateServer, ask};
 use tokio::time::Instant;
 
+use self::Refusal::{FullMemory, Replica, TooFewReplicas};
 use super::run;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Counts, Rig, RigExt, eventually};
@@ -126,6 +127,29 @@ async fn connection_to_a_replica_is_replaced() {
     eventually("a new connection", Duration::from_secs(20), replaced).await;
 }
 
+/// Why a server refuses writes.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    FullMemory,
+    Replica,
+    TooFewReplicas,
+}
+
+impl Refusal {
+    /// The command that makes a server refuse writes, the one that ends that, and the code of its answers.
+    fn texts(self) -> [&'static str; 3] {
+        match self {
+            FullMemory => ["CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM"],
+            Replica => ["REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY"],
+            TooFewReplicas => [
+                "CONFIG SET min-replicas-to-write 1",
+                "CONFIG SET min-replicas-to-write 0",
+                "NOREPLICAS",
+            ],
+        }
+    }
+}
+
 fn hits() -> NumberKey {
     NumberKey {
         kind: "number",
@@ -134,19 +158,11 @@ fn hits() -> NumberKey {
 }
 
 #[rstest]
-#[case::full_memory("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM")]
-#[case::replica("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY")]
-#[case::too_few_replicas(
-    "CONFIG SET min-replicas-to-write 1",
-    "CONFIG SET min-replicas-to-write 0",
-    "NOREPLICAS"
-)]
 #[tokio::test]
 async fn refused_change_of_a_number_can_be_repeated(
-    #[case] refuse: &str,
-    #[case] accept: &str,
-    #[case] code: &str,
+    #[values(FullMemory, Replica, TooFewReplicas)] refusal: Refusal,
 ) {
+    let [refuse, accept, code] = refusal.texts();
     let rig = RedisRig::start().await;
     let backend = rig.backend();
     let change = NumberRequest::new(hits(), Change::Add(1), None);
@@ -161,19 +177,11 @@ async fn refused_change_of_a_number_can_be_repeated(
 }
 
 #[rstest]
-#[case::full_memory("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM")]
-#[case::replica("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY")]
-#[case::too_few_replicas(
-    "CONFIG SET min-replicas-to-write 1",
-    "CONFIG SET min-replicas-to-write 0",
-    "NOREPLICAS"
-)]
 #[tokio::test]
 async fn acquire_waits_while_writes_are_refused(
-    #[case] refuse: &str,
-    #[case] accept: &str,
-    #[case] code: &str,
+    #[values(FullMemory, Replica, TooFewReplicas)] refusal: Refusal,
 ) {
+    let [refuse, accept, code] = refusal.texts();
     let rig = RedisRig::start().await;
     execute(&rig, refuse).await;
     check_refusal(&rig, code, async || execute(&rig, accept).await).await;

@@ -121,7 +121,8 @@ async fn full_master_costs_two_requests_per_lock() {
 async fn refusal_of_all_masters_costs_one_request_each() {
     const LOCKS: u64 = 20;
     let rig = RedLockRig::start_private().await;
-    let manager = rig.manager();
+    // No answer comes too late on a busy machine.
+    let manager = LockManager::new(rig.patient(SOON));
     use_lock(&manager, "warm").await;
     for master in &rig.masters {
         master.run::<String>("CONFIG SET maxmemory 1").await;
@@ -135,8 +136,7 @@ async fn refusal_of_all_masters_costs_one_request_each() {
     // It waits for all releases.
     manager.shutdown().await;
     let sent = scripts(&rig, 2).await - before;
-    // On a busy machine some answers come too late. Their releases are refused, and repeated for two leases.
-    assert!(sent <= 15 * LOCKS, "{sent}");
+    assert!(sent <= LOCKS, "{sent}");
 }
 
 /// What an acquisition may have left is released for two leases: the shortened ones.

@@ -62,7 +62,7 @@ impl<S: Server> PooledConnection<S> {
     }
 
     /// Whether a statement on it does not wait for a row that is locked.
-    pub(super) fn is_prompt(&self) -> bool {
+    pub(crate) fn is_prompt(&self) -> bool {
         let connection = self.connection.as_ref();
         connection.is_some_and(|(permit, _)| permit.is_prompt())
     }

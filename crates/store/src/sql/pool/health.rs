@@ -122,8 +122,8 @@ impl ServerHealth {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for an operation as long as a server that is alive can take: the wait for a connection,
-    /// and `statements` that each take as long as the server allows.
+    /// Waits for an operation as long as a server that is alive can take: the wait for a connection, which a
+    /// write has behind it, and `statements` that each take as long as the server allows.
     ///
     /// # Errors
     /// The server did not answer.

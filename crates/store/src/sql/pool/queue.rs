@@ -22,7 +22,7 @@ pub(super) type Key = u64;
 enum Kind {
     /// It waits until the wait limit.
     Waiting,
-    /// It fails, after milliseconds at most.
+    /// It fails: on MariaDB and PostgreSQL after milliseconds, on MySQL after a second.
     Prompt,
 }
 
@@ -79,6 +79,18 @@ struct Group {
     waiting: VecDeque<Request>,
     /// Its place in `turns`.
     turn: Option<(usize, u64)>,
+}
+
+impl Group {
+    /// The kinds of connections that serve its first request. `None` if none waits. Requests that are gone
+    /// are forgotten: one that had met a locked row would keep those behind it off the prompt connections.
+    fn kinds(&mut self) -> Option<&'static [Kind]> {
+        while self.waiting.front()?.permit.is_closed() {
+            self.waiting.pop_front();
+        }
+        let first = self.waiting.front()?;
+        Some(first.need.kinds(self.connections))
+    }
 }
 
 /// A request that waits for a connection.
@@ -160,17 +172,8 @@ impl State {
             let (turn, list) = self.first_turn()?;
             let key = *self.turns[list].get(&turn)?;
             let group = self.groups.get_mut(&key)?;
-            while group
-                .waiting
-                .front()
-                .is_some_and(|request| request.permit.is_closed())
-            {
-                group.waiting.pop_front();
-            }
-            let kind = group.waiting.front().and_then(|request| {
-                let mut kinds = request.need.kinds(group.connections).iter().copied();
-                kinds.find(|kind| self.free[*kind as usize] > 0)
-            });
+            let mut kinds = group.kinds().unwrap_or_default().iter().copied();
+            let kind = kinds.find(|kind| self.free[*kind as usize] > 0);
             let served = kind.zip(kind.and_then(|_| group.waiting.pop_front()));
             if let Some((kind, _)) = served {
                 group.connections += 1;
@@ -218,14 +221,13 @@ impl State {
             self.turns[list].remove(&turn);
             turn
         });
-        let Some(first) = group.waiting.front() else {
+        let Some(kinds) = group.kinds() else {
             if group.connections == 0 {
                 self.groups.remove(&key);
             }
             return;
         };
         if group.connections < self.share {
-            let kinds = first.need.kinds(group.connections);
             let list = if kinds.contains(&Kind::Prompt) {
                 ANY
             } else {

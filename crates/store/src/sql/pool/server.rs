@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use deadpool::managed::{Manager, Metrics, Object, PoolError, QueueMode, RecycleError, WeakPool};
 use sqlx::Connection;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::connection::close;
 use super::health::GiveBack;
@@ -271,8 +271,11 @@ impl<S: Server> Pool<S> {
 
     /// Asks the database whether it accepts writes.
     pub(crate) async fn check_writable(&self) -> Result<()> {
-        let mut connection = self.acquire().await?;
-        match timeout(CHECK_LIMIT, connection.run(S::CHECK_WRITABLE)).await {
+        let end = Instant::now() + CHECK_LIMIT;
+        let mut connection = timeout_at(end, self.acquire())
+            .await
+            .map_err(unavailable)??;
+        match timeout_at(end, connection.run(S::CHECK_WRITABLE)).await {
             Ok(answer) => answer.map_err(before_commit),
             // The next check tries another connection at once.
             Err(elapsed) => {

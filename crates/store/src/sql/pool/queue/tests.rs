@@ -29,6 +29,17 @@ fn locked(queue: &Arc<Queue>, key: Key) -> BoxFuture<'static, Permit> {
     async move { queue.enter(key, Need::LockedRow).await }.boxed()
 }
 
+/// A request that had met a locked row, and was given up, keeps none off the prompt connections.
+#[test]
+fn request_that_is_gone_has_met_no_locked_row() {
+    let queue = Queue::new(1, 1);
+    let _waiting = served(&queue, WARM);
+    let mut gone = locked(&queue, HOT);
+    assert!((&mut gone).now_or_never().is_none());
+    drop(gone);
+    assert!(served(&queue, HOT).is_prompt());
+}
+
 /// The SKUs of the requests that are served one after another.
 fn order(mut permit: Permit, mut requests: Vec<BoxFuture<'static, Permit>>) -> Vec<Key> {
     let mut order = Vec::new();
