@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stocklock_locks::{LockError, LostReason};
 use stocklock_testkit::assert_matches;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{LEASE, manager, server};
 
