@@ -182,8 +182,7 @@ async fn free_lock_costs_two_scripts_of_seven_calls() {
     let expected = [
         ("del", 3),
         ("evalsha", 6),
-        ("get", 3),
-        ("mget", 3),
+        ("mget", 6),
         ("publish", 3),
         ("set", 6),
         ("time", 3),

@@ -297,13 +297,14 @@ impl<D: Dialect> SqlStore<D> {
             (written, _) => return written,
         };
         let pool = self.writers.for_sku(&row.sku);
-        let found = self.read(2 * READ, async {
+        // Boxed, so that it takes no place in the future of a write that meets no lock.
+        let found = Box::pin(self.read(2 * READ, async {
             let mut tx = pool.begin(begin).await?;
             let found = tx.fetch(FIND_KEY, &values![&*row.caller, &**key]).await;
             let found: Vec<(i64,)> = found.map_err(before_commit)?;
             tx.roll_back().await;
             Ok(!found.is_empty())
-        });
+        }));
         // Without a look-up, the wait is all that is known. The write may be made again.
         Err(match found.await {
             Ok(true) => StoreError::KeyInFlight(error),
