@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, ValueEnum};
 
-use stocklock_core::ports::LAST_MOMENT;
+use stocklock_core::plan::LAST_MOMENT;
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
 

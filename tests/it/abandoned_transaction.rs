@@ -16,7 +16,7 @@ use rstest::rstest;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
-use stocklock::ports::{AttemptOutcome, SqlMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, StoreError};
 use stocklock::stock::{MovementKind, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
@@ -135,7 +135,7 @@ async fn stores_keep_acknowledged_sales_after_abandoned_requests(
         // Dropped at each step in turn. On a server the steps are the wait for the connection and
         // one statement.
         let polls = request % 3 + 1;
-        if abandon(store.deduct(&dropped, SqlMethod::Guarded), polls).await {
+        if abandon(store.deduct(&dropped), polls).await {
             abandoned.insert(dropped.operation);
         } else {
             acknowledged.insert(dropped.operation);
@@ -175,7 +175,7 @@ async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] b
     store.levels(None, 1).await.unwrap();
     // Dropped at each step: whether the connection is back decides which of them is the `BEGIN`.
     for polls in (1..=4).cycle().take(12) {
-        abandon(store.deduct(&deduction("a", 1), SqlMethod::Guarded), polls).await;
+        abandon(store.deduct(&deduction("a", 1)), polls).await;
         // MariaDB lists an open transaction only after its first statement.
         once_free(async || store.levels(None, 1).await).await;
         let closed = async { while observer.open_transaction().await.is_some() {} };

@@ -20,6 +20,7 @@ mod level_versions;
 mod merged;
 mod migrations;
 pub(crate) mod open_operations;
+mod orders;
 mod requirements;
 mod server_errors;
 mod servers;

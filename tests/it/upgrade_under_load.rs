@@ -35,7 +35,7 @@ const RACE: &str =
 
 /// Finds the record of the migration that adds a column. The next one builds an index.
 const COLUMN_IS_ADDED: &str =
-    "SELECT description FROM _sqlx_migrations WHERE version = 2 AND success";
+    "SELECT description FROM _sqlx_migrations WHERE version = 11 AND success";
 
 /// What the next release may have: a migration that adds a column, and one that builds an index. This build
 /// needs neither.
@@ -61,8 +61,8 @@ pub(crate) fn later_migrations(backend: Backend) -> Vec<Migration> {
         Migration::new(version, name, kind, text.into_sql_str(), no_transaction)
     };
     vec![
-        migration(2, "later column", column),
-        migration(3, "later index", index),
+        migration(11, "later column", column),
+        migration(12, "later index", index),
     ]
 }
 

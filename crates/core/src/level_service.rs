@@ -4,19 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::time::Instant;
 
 use crate::deduct::{Counters, Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
-use crate::ports::{CachedLevels, ChangeOutcome, LevelStore, StoreError};
+use crate::ports::{AttemptOutcome, CachedLevels, ChangedLevel, OperationStore, StoreError};
 use crate::stock::{
-    Adjustment, Idempotency, LevelChange, Movement, MovementKind, OperationId, Reversal, Sku,
-    StockError, StockLevel, Warehouse,
+    Adjustment, Change, LevelChange, Movement, MovementKind, Operation, OperationId, Quantity,
+    Reversal, Sku, StockError, StockLevel, Warehouse,
 };
-
-mod reversal;
-
-pub use reversal::Reversed;
-use reversal::reverse_once;
 
 /// How long the answer may wait until the counter in Redis is deleted.
 const DELETE_WAIT: Duration = Duration::from_millis(50);
@@ -54,10 +48,62 @@ pub struct Adjusted {
     pub replayed: bool,
 }
 
-/// Sets and adjusts levels, each change in its own task.
+/// Units of a sale that came back.
+// A retry gets the first answer. The comments are in the API's document.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ReverseAnswer))]
+pub struct Reversed {
+    /// The id of the return in the ledger.
+    #[serde(rename = "id")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub operation: OperationId,
+    /// The id of the sale.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reverses: OperationId,
+    /// The SKU.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub sku: Sku,
+    /// The warehouse.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub warehouse: Warehouse,
+    /// Units that came back.
+    pub quantity: i64,
+    /// Whether they are on hand again.
+    pub restock: bool,
+    /// Units available after the return.
+    pub remaining: i64,
+    /// Whether this answers a retry of an earlier request.
+    #[serde(skip)]
+    pub replayed: bool,
+}
+
+/// A change of one level that was made.
+#[derive(Debug)]
+pub struct Changed {
+    /// The id of the operation in the ledger.
+    pub operation: OperationId,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// Units added to `on_hand`.
+    pub delta: i64,
+    /// How many units of a sale came back, if it is a return.
+    pub returned: Option<i64>,
+    /// Units available after it.
+    pub remaining: i64,
+    /// Whether it created the level.
+    pub created: bool,
+    /// The level after it. `None` if this was rebuilt from the ledger.
+    pub level: Option<StockLevel>,
+    /// Whether this answers a retry of an earlier request.
+    pub replayed: bool,
+}
+
+/// Sets and adjusts levels, and takes sold units back, each change in its own task.
 #[derive(Debug, Clone)]
 pub struct LevelService {
-    store: Arc<dyn LevelStore>,
+    store: Arc<dyn OperationStore>,
     policy: RetryPolicy,
     writes: WritePool,
     sold_out: Arc<SoldOut>,
@@ -70,7 +116,7 @@ impl LevelService {
     /// change that was answered. Each change ends the `cached` levels of its SKU, and its counter in Redis.
     #[must_use]
     pub fn new(
-        store: Arc<dyn LevelStore>,
+        store: Arc<dyn OperationStore>,
         policy: RetryPolicy,
         writes: WritePool,
         sold_out: Arc<SoldOut>,
@@ -95,11 +141,15 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
-        let level = (change.sku.clone(), change.warehouse.clone());
-        let deadline = change.deadline;
-        let Self { store, policy, .. } = self.clone();
-        let write = async move { set_level(&*store, &policy, &change).await };
-        self.run(level, deadline, write).await
+        let changed = self.change(change.into()).await?;
+        let level = match changed.level {
+            Some(level) => Some(level),
+            None => self.store.level(&changed.sku, &changed.warehouse).await?,
+        };
+        Ok(LevelSet {
+            level: level.ok_or(StockError::UnknownSku)?,
+            created: changed.created,
+        })
     }
 
     /// Adds units to a level or takes them from it.
@@ -110,11 +160,15 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
-        let level = (adjustment.sku.clone(), adjustment.warehouse.clone());
-        let deadline = adjustment.deadline;
-        let Self { store, policy, .. } = self.clone();
-        let write = async move { adjust(&*store, &policy, &adjustment).await };
-        self.run(level, deadline, write).await
+        let changed = self.change(adjustment.into()).await?;
+        Ok(Adjusted {
+            operation: changed.operation,
+            sku: changed.sku,
+            warehouse: changed.warehouse,
+            delta: changed.delta,
+            remaining: changed.remaining,
+            replayed: changed.replayed,
+        })
     }
 
     /// Takes units of a sale back.
@@ -130,27 +184,38 @@ impl LevelService {
         if sale.kind != MovementKind::Deducted {
             return Err(StockError::NotASale);
         }
-        let level = (sale.sku.clone(), sale.warehouse.clone());
-        let deadline = reversal.deadline;
-        let Self { store, policy, .. } = self.clone();
-        let write = async move { reverse(&*store, &policy, &reversal, &sale).await };
-        self.run(level, deadline, write).await
+        let (reverses, restock) = (reversal.sale, reversal.restock);
+        let operation = reversal.of_sale((sale.sku, sale.warehouse), -sale.delta);
+        let changed = self.change(operation).await?;
+        Ok(Reversed {
+            operation: changed.operation,
+            reverses,
+            sku: changed.sku,
+            warehouse: changed.warehouse,
+            quantity: changed.returned.unwrap_or_default(),
+            restock,
+            remaining: changed.remaining,
+            replayed: changed.replayed,
+        })
     }
 
     /// Runs a change of a level in its own task. Before its caller is answered, the deductions forget
     /// that the level was sold out, and its cached value and its counter end. That happens also if the
     /// caller leaves or its deadline passes.
-    async fn run<T: Send + 'static>(
-        &self,
-        level: (Sku, Warehouse),
-        deadline: Instant,
-        write: impl Future<Output = Result<T, StockError>> + Send + 'static,
-    ) -> Result<T, StockError> {
+    async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
+        let line = operation.first();
+        let level = (line.sku.clone(), line.warehouse.clone());
+        let deadline = operation.deadline;
         let slot = self.writes.admit(&level.0)?;
         let (sold_out, cached) = (Arc::clone(&self.sold_out), Arc::clone(&self.cached));
-        let counters = self.counters.clone();
+        let Self {
+            store,
+            policy,
+            counters,
+            ..
+        } = self.clone();
         let write = async move {
-            let changed = write.await;
+            let changed = change(&*store, &policy, &operation).await;
             sold_out.forget(&level);
             cached.forget(&level.0);
             let may_be_changed = matches!(changed, Ok(_) | Err(StockError::OutcomeUnknown { .. }));
@@ -165,135 +230,103 @@ impl LevelService {
     }
 }
 
-/// Sets a level in this task, for [`LevelService`] and for tests that explore every interleaving.
+/// Makes an operation in this task that is not a sale, for [`LevelService`] and for tests that explore every
+/// interleaving.
 ///
 /// # Errors
-/// As [`LevelService::set_level`].
-pub async fn set_level(
-    store: &dyn LevelStore,
+/// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+pub async fn change(
+    store: &dyn OperationStore,
     policy: &RetryPolicy,
-    change: &LevelChange,
-) -> Result<LevelSet, StockError> {
-    let attempt = |unknown: Option<_>| set_level_once(store, change, unknown.is_some());
+    operation: &Operation,
+) -> Result<Changed, StockError> {
+    let attempt = |unknown: Option<_>| change_once(store, operation, unknown.is_some());
     run_to_outcome(policy, attempt).await
 }
 
-/// The same for an adjustment.
-///
-/// # Errors
-/// As [`LevelService::adjust`].
-pub async fn adjust(
-    store: &dyn LevelStore,
-    policy: &RetryPolicy,
-    adjustment: &Adjustment,
-) -> Result<Adjusted, StockError> {
-    let attempt = |unknown: Option<_>| adjust_once(store, adjustment, unknown.is_some());
-    run_to_outcome(policy, attempt).await
-}
-
-/// The same for a reversal of `sale`.
-///
-/// # Errors
-/// As [`LevelService::reverse`].
-pub async fn reverse(
-    store: &dyn LevelStore,
-    policy: &RetryPolicy,
-    reversal: &Reversal,
-    sale: &Movement,
-) -> Result<Reversed, StockError> {
-    let attempt = |unknown: Option<_>| reverse_once(store, reversal, sale, unknown.is_some());
-    run_to_outcome(policy, attempt).await
-}
-
-async fn set_level_once(
-    store: &dyn LevelStore,
-    change: &LevelChange,
+/// One attempt. `unknown`: whether the outcome of an earlier one is unknown.
+async fn change_once(
+    store: &dyn OperationStore,
+    operation: &Operation,
     unknown: bool,
-) -> Result<Outcome<LevelSet>, StoreError> {
-    let outcome = store.set_level(change).await?;
-    // If an earlier attempt happened, this one has nothing left to write, or fails its precondition.
-    if unknown || outcome == ChangeOutcome::Duplicate {
-        let recorded = store.recorded(&change.sku, change.operation, None).await?;
-        let level = store.level(&change.sku, &change.warehouse).await?;
-        if let (Some(movement), Some(level)) = (recorded, level) {
-            // An operation that set an existing level has read it.
-            let created = movement.read_version.is_none();
-            return Ok(Outcome::Done(Ok(LevelSet { level, created })));
+) -> Result<Outcome<Changed>, StoreError> {
+    let outcome = store.write(operation).await?;
+    let key = operation.idempotency.as_ref();
+    let was_made = matches!(outcome, AttemptOutcome::Changed(_));
+    // If an earlier attempt happened, this one finds the last units taken, has nothing left to write, or
+    // fails its precondition.
+    let may_be_recorded = outcome == AttemptOutcome::Duplicate || (key.is_some() && !was_made);
+    if unknown || may_be_recorded {
+        let sku = &operation.first().sku;
+        if let Some(movement) = store.recorded(sku, operation.id, key).await? {
+            return Ok(Outcome::Done(replay(operation, movement)));
         }
     }
-    if let ChangeOutcome::Done { level, created } = outcome {
-        return Ok(Outcome::Done(Ok(LevelSet { level, created })));
-    }
-    Ok(refusal(&outcome, 0))
+    Ok(Outcome::Done(match outcome {
+        AttemptOutcome::Changed(changed) => Ok(Changed::new(operation.id, *changed)),
+        AttemptOutcome::Recorded(movement) => replay(operation, *movement),
+        AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available } => {
+            Err(StockError::Insufficient {
+                requested: requested(operation),
+                available,
+            })
+        }
+        AttemptOutcome::UnknownSku => Err(StockError::UnknownSku),
+        AttemptOutcome::Refused(refusal) => Err(refusal.error(requested(operation))),
+        AttemptOutcome::Deducted { .. } => Err(StockError::Internal {
+            what: "a sale is no change of a level".to_owned(),
+        }),
+        AttemptOutcome::Conflict | AttemptOutcome::LockLost | AttemptOutcome::Duplicate => {
+            return Ok(Outcome::Retry);
+        }
+    }))
 }
 
-async fn adjust_once(
-    store: &dyn LevelStore,
-    adjustment: &Adjustment,
-    unknown: bool,
-) -> Result<Outcome<Adjusted>, StoreError> {
-    let Adjustment {
-        operation,
-        delta,
-        ref idempotency,
-        ..
-    } = *adjustment;
-    let outcome = store.adjust(adjustment).await?;
-    if let ChangeOutcome::Done { level, .. } = outcome {
-        return Ok(Outcome::Done(Ok(Adjusted {
-            operation,
-            delta,
-            remaining: level.available(),
-            sku: level.sku,
-            warehouse: level.warehouse,
-            replayed: false,
-        })));
+/// The units that an operation asks for.
+fn requested(operation: &Operation) -> i64 {
+    match &operation.first().change {
+        Change::Deduct(quantity) => quantity.units(),
+        Change::Adjust(delta) => -delta,
+        Change::Return(one) => one.quantity.map_or(1, Quantity::units),
+        Change::Set(_) => 0,
     }
-    // The retry of an adjustment that took the last units finds none left.
-    let recorded = if unknown || idempotency.is_some() || outcome == ChangeOutcome::Duplicate {
-        let sku = &adjustment.sku;
-        store.recorded(sku, operation, idempotency.as_ref()).await?
-    } else {
-        None
-    };
-    Ok(match recorded {
-        Some(movement) => Outcome::Done(replay(operation, idempotency.as_ref(), movement)),
-        None => refusal(&outcome, -delta),
-    })
 }
 
-fn replay(
-    operation: OperationId,
-    idempotency: Option<&Idempotency>,
-    movement: Movement,
-) -> Result<Adjusted, StockError> {
-    if movement.request_hash != idempotency.map(|idempotency| idempotency.hash) {
+/// The first answer again, rebuilt from the ledger; or the refusal of a key that was used for another
+/// request.
+fn replay(operation: &Operation, movement: Movement) -> Result<Changed, StockError> {
+    let key = operation.idempotency.as_ref();
+    if movement.request_hash != key.map(|key| key.hash) {
         return Err(StockError::IdempotencyKeyReused);
     }
-    Ok(Adjusted {
+    Ok(Changed {
         operation: movement.operation,
         sku: movement.sku,
         warehouse: movement.warehouse,
         delta: movement.delta,
+        returned: movement.returned,
         remaining: movement.available_after,
-        replayed: movement.operation != operation,
+        // An operation that set an existing level has read it.
+        created: movement.read_version.is_none(),
+        level: None,
+        // If it is this very operation, this request is answered for the first time.
+        replayed: movement.operation != operation.id,
     })
 }
 
-/// The answer to a change that was not made. `requested` is the number of units to take.
-fn refusal<T>(outcome: &ChangeOutcome, requested: i64) -> Outcome<T> {
-    Outcome::Done(Err(match *outcome {
-        ChangeOutcome::Done { .. } | ChangeOutcome::Duplicate | ChangeOutcome::Conflict => {
-            return Outcome::Retry;
+impl Changed {
+    fn new(operation: OperationId, changed: ChangedLevel) -> Self {
+        let level = changed.level;
+        Self {
+            operation,
+            sku: level.sku.clone(),
+            warehouse: level.warehouse.clone(),
+            delta: changed.delta,
+            returned: changed.returned,
+            remaining: level.available(),
+            created: changed.created,
+            level: Some(level),
+            replayed: false,
         }
-        ChangeOutcome::UnknownSku => StockError::UnknownSku,
-        ChangeOutcome::PreconditionFailed => StockError::PreconditionFailed,
-        ChangeOutcome::PreconditionRequired => StockError::PreconditionRequired,
-        ChangeOutcome::BelowLimit { available } if requested > 0 => StockError::Insufficient {
-            requested,
-            available,
-        },
-        ChangeOutcome::BelowLimit { .. } => StockError::BelowLimit,
-        ChangeOutcome::TooLarge => StockError::TooLarge,
-    }))
+    }
 }

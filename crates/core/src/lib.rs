@@ -4,12 +4,13 @@
 //! In reading order:
 //!
 //! 1. [`stock`]: the domain. Values are built only by parsing, so they are always valid.
-//! 2. [`strategy`]: the ways to protect a deduction, one file each, and the one `match`.
-//! 3. [`deduct`]: one deduction from the first attempt to the answer: retries, unknown outcomes,
+//! 2. [`plan`]: what operations make of stock: all rules.
+//! 3. [`strategy`]: the ways to protect a deduction, one file each, and the one `match`.
+//! 4. [`deduct`]: one deduction from the first attempt to the answer: retries, unknown outcomes,
 //!    the lock, and the bound on concurrent writes.
 //!    [`batching`] gathers those of one level that wait at the same time.
-//! 4. [`level_service`]: setting and adjusting levels.
-//! 5. [`ports`]: what the core requires of stores, locks and metrics.
+//! 5. [`level_service`]: every other change of stock.
+//! 6. [`ports`]: what the core requires of stores, locks and metrics.
 //!
 //! What always holds: every attempt of a request carries the same operation id, and a request whose
 //! outcome may be unknown is never answered with a refusal.
@@ -20,6 +21,7 @@ pub mod level_service;
 #[cfg(feature = "model")]
 pub mod model;
 mod names;
+pub mod plan;
 pub mod ports;
 pub mod stock;
 pub mod strategy;

@@ -7,28 +7,19 @@
 mod batch;
 mod counter;
 mod expiry;
-mod level_change;
 mod lock;
 mod merged;
 mod metrics;
 mod outcomes;
-mod reversal;
 mod store;
 mod store_error;
 
-pub use batch::{
-    BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchSale, BatchStore, LAST_MOMENT,
-    deduct_batch,
-};
+pub use batch::{BatchAnswer, BatchAttempt, BatchGuard, BatchStore, write_batch};
 pub use counter::{CounterAnswer, CounterError, CounterMethod, CounterStore, LIFE};
 pub use expiry::{Expiry, LateAttempt};
-pub use level_change::{PlannedLevel, adjusted};
 pub use lock::{HeldLock, Lock, LockError, Locks};
-pub use merged::deduct_merged;
+pub use merged::write_levels;
 pub use metrics::{DeductionMetrics, NoMetrics};
-pub use outcomes::{AttemptOutcome, ChangeOutcome};
-pub use reversal::{PlannedReturn, ReversalOutcome};
-pub use store::{
-    CachedLevels, Condition, DeductionStore, LedgerReader, LevelStore, ReadLevel, SqlMethod,
-};
+pub use outcomes::{AttemptOutcome, ChangedLevel, Refusal};
+pub use store::{CachedLevels, Condition, DeductionStore, LedgerReader, OperationStore, ReadLevel};
 pub use store_error::{DriverError, StoreError};

@@ -1,7 +1,7 @@
 //! The SQL stores: SQLite, MariaDB/MySQL and PostgreSQL.
 //!
-//! Each transaction is written once, in `flows`, `batch` and `reads`. A [`Dialect`]
-//! supplies the statements and the few operations that differ. READ COMMITTED everywhere, set
+//! Each transaction is written once: what operations need is read in `snapshot`, what was planned is written
+//! in `write`, and `operate` combines them. A [`Dialect`] supplies the words and the few messages that differ. READ COMMITTED everywhere, set
 //! explicitly, so that no decision is based on a snapshot that is older than the row locks. Retries
 //! of whole operations are the caller's ([`stocklock_core::deduct`]).
 
@@ -14,11 +14,10 @@ use sqlx::migrate::Migration;
 use tokio::sync::Mutex;
 
 use crate::{Result, StoreError, StoreOptions};
-use stocklock_core::ports::{DeductionStore, LevelStore};
+use stocklock_core::ports::{DeductionStore, OperationStore};
 use stocklock_core::stock::{Audit, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel};
 
 mod audit;
-mod batch;
 mod checkpoints;
 mod conditional_write;
 mod dialect;
@@ -26,18 +25,18 @@ mod errors;
 mod flows;
 mod ledger_pages;
 mod ledger_row;
-mod merged;
 mod migration;
 mod mysql;
+mod operate;
 mod operations;
 mod pool;
 mod postgres;
 mod reads;
-mod reversal;
 mod rows;
-mod sold;
+mod snapshot;
 mod sqlite;
 mod statements;
+mod write;
 
 pub use checkpoints::Checkpoints;
 use checkpoints::Rounds;
@@ -70,7 +69,7 @@ pub const OTHER_CONNECTIONS: u32 = READERS + LEDGER_READERS + 1;
 
 /// Changes of levels, and reads of pages, sums and settings, in one SQL database.
 #[async_trait]
-pub trait LedgerQueries: LevelStore {
+pub trait LedgerQueries: OperationStore {
     /// All levels of one SKU, in warehouse order.
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>>;
 

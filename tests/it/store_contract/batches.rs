@@ -9,8 +9,8 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, assert_records, committed,
-    deduction, deduction_with_key, idempotency, level_change, open,
+    Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE,
+    assert_records, committed, deduction, deduction_with_key, idempotency, level_change, open,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};

@@ -1,23 +1,23 @@
 //! Changes that are not sales: to set a level, and to adjust it.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition};
+use stocklock::ports::{AttemptOutcome, Condition, Refusal};
 use stocklock::stock::{
     Adjustment, LevelChange, Precondition, Remark, RequestHash, Revision, Scope, StockLevel,
 };
 
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, adjustment, committed, deduction, idempotency,
-    level_change, name, place,
+    Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, SQLITE, adjustment, committed, deduction,
+    idempotency, level_change, name, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// The level after a change, which must succeed, and whether the change created it.
 #[track_caller]
-fn done(change: ChangeOutcome) -> (StockLevel, bool) {
+fn done(change: AttemptOutcome) -> (StockLevel, bool) {
     match change {
-        ChangeOutcome::Done { level, created } => (level, created),
+        AttemptOutcome::Changed(changed) => (changed.level, changed.created),
         refused => panic!("{refused:?}"),
     }
 }
@@ -64,7 +64,7 @@ async fn set_level_creates_once_and_then_changes(#[values(SQLITE, MYSQL, POSTGRE
     assert!(fixture.audit("a").await.consistent());
 
     let repeat = fixture.changes().set_level(&second).await.unwrap();
-    assert_eq!(repeat, ChangeOutcome::Duplicate);
+    assert_eq!(repeat, AttemptOutcome::Duplicate);
     assert_eq!(fixture.level("a").await.on_hand, 5);
 }
 
@@ -80,7 +80,7 @@ async fn failed_precondition_changes_nothing(#[values(SQLITE, MYSQL, POSTGRES, M
         fixture.changes().set_level(&change).await.unwrap()
     };
     let revision = async || Revision::of(&fixture.levels_of("a").await);
-    let failed = ChangeOutcome::PreconditionFailed;
+    let failed = AttemptOutcome::Refused(Refusal::PreconditionFailed);
     assert_eq!(set(Precondition::Exists).await, failed);
     done(set(Precondition::Absent).await);
     assert_eq!(set(Precondition::Absent).await, failed);
@@ -111,7 +111,7 @@ async fn units_of_changed_level_need_precondition(
         ..level_change("a", 0)
     };
     let missing = store.set_level(&limit_only).await.unwrap();
-    assert_eq!(missing, ChangeOutcome::UnknownSku);
+    assert_eq!(missing, AttemptOutcome::UnknownSku);
     fixture.put("a", 7).await;
     let sold = Way::Guarded.deduct(&fixture, &deduction("a", 3)).await;
     assert_eq!(sold.unwrap(), committed(4));
@@ -121,7 +121,10 @@ async fn units_of_changed_level_need_precondition(
         ..limit_only.clone()
     };
     let refused = store.set_level(&blind).await.unwrap();
-    assert_eq!(refused, ChangeOutcome::PreconditionRequired);
+    assert_eq!(
+        refused,
+        AttemptOutcome::Refused(Refusal::PreconditionRequired)
+    );
     assert_eq!(fixture.level("a").await.on_hand, 4);
     let (level, created) = done(store.set_level(&limit_only).await.unwrap());
     assert_eq!((level.on_hand, level.available(), created), (4, 6, false));
@@ -172,7 +175,10 @@ async fn precondition_can_cover_one_level(#[values(SQLITE, MYSQL, POSTGRES, MODE
         };
         fixture.changes().set_level(&change).await.unwrap()
     };
-    let (failed, absent) = (ChangeOutcome::PreconditionFailed, Precondition::Absent);
+    let (failed, absent) = (
+        AttemptOutcome::Refused(Refusal::PreconditionFailed),
+        Precondition::Absent,
+    );
     let (main, _) = done(set("main", 1, absent.clone()).await);
     assert_eq!(set("east", 1, Precondition::Exists).await, failed);
     let (_, created) = done(set("east", 1, absent.clone()).await);
@@ -200,13 +206,13 @@ async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, M
         ..set_existing("a", -3)
     };
     let refused = fixture.changes().set_level(&below).await.unwrap();
-    assert_eq!(refused, ChangeOutcome::BelowLimit { available: 1 });
+    assert_eq!(refused, AttemptOutcome::Refused(Refusal::BelowLimit));
     let too_large = set_existing("a", 1_000_000_000_001);
     let refused = fixture.changes().set_level(&too_large).await.unwrap();
-    assert_eq!(refused, ChangeOutcome::TooLarge);
+    assert_eq!(refused, AttemptOutcome::Refused(Refusal::TooLarge));
     let largest = fixture.put("a", 1_000_000_000_000).await;
     let more = fixture.changes().adjust(&adjustment("a", 1)).await.unwrap();
-    assert_eq!(more, ChangeOutcome::TooLarge);
+    assert_eq!(more, AttemptOutcome::Refused(Refusal::TooLarge));
     assert_eq!(fixture.level("a").await, largest);
     assert_eq!(fixture.movements("a").await.len(), 2);
 }
@@ -216,7 +222,7 @@ async fn level_outside_its_limits_is_refused(#[values(SQLITE, MYSQL, POSTGRES, M
 async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::on(on).await;
     let unknown = fixture.changes().adjust(&adjustment("a", 1)).await.unwrap();
-    assert_eq!(unknown, ChangeOutcome::UnknownSku);
+    assert_eq!(unknown, AttemptOutcome::UnknownSku);
     fixture.put("a", 2).await;
     let with_reference = Adjustment {
         reference: Some(Remark::parse("reference", "PO-17").unwrap()),
@@ -232,7 +238,7 @@ async fn adjustment_takes_down_to_the_limit(#[values(SQLITE, MYSQL, POSTGRES, MO
         .adjust(&adjustment("a", -1))
         .await
         .unwrap();
-    assert_eq!(refused, ChangeOutcome::BelowLimit { available: 0 });
+    assert_eq!(refused, AttemptOutcome::Insufficient { available: 0 });
     assert_eq!(fixture.level("a").await.on_hand, 0);
 
     let movements = fixture.movements("a").await;
@@ -264,7 +270,7 @@ async fn adjustment_with_a_key_is_made_once(#[values(SQLITE, MYSQL, POSTGRES, MO
     let (first, repeat) = (with_key(), with_key());
     done(store.adjust(&first).await.unwrap());
     let again = store.adjust(&repeat).await.unwrap();
-    assert_eq!(again, ChangeOutcome::Duplicate);
+    assert_eq!(again, AttemptOutcome::Duplicate);
     assert_eq!(fixture.level("a").await.on_hand, 7);
     let recorded = store.recorded(&repeat.sku, repeat.operation, repeat.idempotency.as_ref());
     let recorded = recorded.await.unwrap().expect("a movement");

@@ -9,7 +9,8 @@ use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 
 use super::fixture::{
-    Fixture, Raw, SOON, adjustment, deduction, guarded, level_change, name, open_waiting, place,
+    Fixture, Operations as _, Raw, SOON, adjustment, deduction, guarded, level_change, name,
+    open_waiting, place,
 };
 use crate::support::app::TestApp;
 use crate::support::seeded_ledger::Seeded;

@@ -11,9 +11,7 @@ use stocklock::config::{DatabaseConfig, ServicesConfig};
 use stocklock::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
-use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, Locks, SqlMethod, StoreError,
-};
+use stocklock::ports::{AttemptOutcome, Condition, DeductionStore, Locks, Refusal, StoreError};
 use stocklock::stock::{Deduction, StockError, Warehouse};
 use stocklock::strategy::{Available, Safeguards, Strategy, Tier};
 use stocklock_testkit::assert_matches;
@@ -21,8 +19,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, WAIT_LIMIT, committed, creation, deduction,
-    deduction_with_key, guarded, name, open, open_waiting, start_deduction, until_found,
+    Fixture, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, WAIT_LIMIT, committed,
+    creation, deduction, deduction_with_key, guarded, name, open, open_waiting, start_deduction,
+    until_found,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -36,7 +35,7 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
     let policy = RetryPolicy::new(10_000, wait_limit, wait_limit);
     let store: Arc<dyn DeductionStore> = open_waiting(&fixture.url, 8, wait_limit);
     let context = DeductionContext {
-        groups: GroupQueue::new(Arc::clone(&store), &policy, Arc::new(TokioSpawn)),
+        groups: GroupQueue::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn)),
         store,
         mutexes: Arc::default(),
         counters: None,
@@ -120,7 +119,7 @@ async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)]
     let start = Instant::now();
     let all = join4(
         guarded(store, &deduction),
-        store.deduct(&deduction, SqlMethod::RowLock),
+        store.deduct_locked(&deduction),
         store.write_back(&deduction, (&read).into(), Condition::Version),
         store.write_back(&deduction, (&read).into(), Condition::None),
     );
@@ -196,7 +195,7 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
 
     let with_key = deduction_with_key("a", 2, "K");
     let start = Instant::now();
-    let attempt = timeout(BOUNDED, store.deduct(&with_key, SqlMethod::Guarded)).await;
+    let attempt = timeout(BOUNDED, store.deduct(&with_key)).await;
     let attempt = attempt.expect("bounded");
     assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
     assert_matches!(attempt, Err(StoreError::KeyInFlight(_)));
@@ -256,14 +255,17 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
         holder.run(strict).await.unwrap();
     }
     let store = open(&fixture.url, 2);
-    for (method, remaining) in [(SqlMethod::Guarded, 3), (SqlMethod::RowLock, 1)] {
+    for (is_guarded, remaining) in [(true, 3), (false, 1)] {
         holder.begin().await;
         let sale = "UPDATE stock SET on_hand = on_hand - 1, version = version + 1";
         holder.run(sale).await.unwrap();
         let deducting = Arc::clone(&store);
         let waiting = tokio::spawn(async move {
             let deduction = deduction("a", 1);
-            deducting.deduct(&deduction, method).await
+            if is_guarded {
+                return deducting.deduct(&deduction).await;
+            }
+            deducting.deduct_locked(&deduction).await
         });
         until_waiting(&fixture).await;
         holder.run("COMMIT").await.unwrap();
@@ -293,10 +295,11 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
             });
         }
         let outcomes = timeout(SOON, creators.join_all()).await.expect("soon");
-        let created =
-            |outcome: &&ChangeOutcome| matches!(outcome, ChangeOutcome::Done { created: true, .. });
+        let created = |outcome: &&AttemptOutcome| matches!(outcome, AttemptOutcome::Changed(one) if one.created);
         assert_eq!(outcomes.iter().filter(created).count(), 1, "{outcomes:?}");
-        let refused = |outcome: &&ChangeOutcome| **outcome == ChangeOutcome::PreconditionFailed;
+        let refused = |outcome: &&AttemptOutcome| {
+            **outcome == AttemptOutcome::Refused(Refusal::PreconditionFailed)
+        };
         assert_eq!(outcomes.iter().filter(refused).count(), 7, "{outcomes:?}");
         let levels = fixture.store.levels_of(&name(&sku)).await.unwrap();
         assert_eq!(levels.len(), 1);

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use stocklock::ports::ChangeOutcome;
+use stocklock::ports::AttemptOutcome;
 use stocklock_testkit::run::variable;
 use tokio::task::JoinSet;
 
-use super::fixture::{Fixture, Raw, creation, open};
+use super::fixture::{Fixture, Operations as _, Raw, creation, open};
 use crate::support::services::Backend::Mysql;
 use crate::support::services::{PrivateServer, Program, Settings};
 
@@ -37,7 +37,7 @@ async fn skus_are_created_in_parallel_without_deadlocks() {
                 }
                 let change = creation(&format!("sku-{number:07}"), "main");
                 let created = store.set_level(&change).await.expect("no error");
-                let is_new = matches!(created, ChangeOutcome::Done { created: true, .. });
+                let is_new = matches!(&created, AttemptOutcome::Changed(one) if one.created);
                 assert!(is_new, "{created:?}");
             }
         });

@@ -1,13 +1,13 @@
 //! Writes whose last message comes after the deadline of their request.
 
 use rstest::rstest;
-use stocklock::ports::ReversalOutcome;
-use stocklock::ports::{SqlMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, StoreError};
 use stocklock::stock::{Adjustment, Deduction, LevelChange, OperationId, Remark, Reversal};
 use tokio::time::{Duration, Instant};
 
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, SQLITE, adjustment, deduction, later, level_change,
+    Fixture, MYSQL, On, Operations as _, POSTGRES, SQLITE, adjustment, deduction, later,
+    level_change,
 };
 
 /// The deadline has passed when the last message is sent, so the database refuses it.
@@ -35,14 +35,14 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     let aborted = [
         store.set_level(&set).await.map(drop),
         store.adjust(&adjust).await.map(drop),
-        store.deduct(&deduct, SqlMethod::RowLock).await.map(drop),
+        store.deduct_locked(&deduct).await.map(drop),
     ];
     for answer in aborted {
         assert!(matches!(answer, Err(StoreError::Aborted(_))), "{answer:?}");
     }
     assert_eq!(fixture.level("a").await, before);
 
-    store.deduct(&sale, SqlMethod::Guarded).await.unwrap();
+    store.deduct(&sale).await.unwrap();
     let sold = store.operation(sale.operation).await.unwrap().unwrap();
     let mut reversal = Reversal {
         operation: OperationId::mint(),
@@ -57,6 +57,6 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     assert!(matches!(answer, Err(StoreError::Aborted(_))), "{answer:?}");
     reversal.deadline = later();
     let answer = store.reverse(&reversal, &sold).await.unwrap();
-    assert!(matches!(answer, ReversalOutcome::Done(_)), "{answer:?}");
+    assert!(matches!(answer, AttemptOutcome::Changed(_)), "{answer:?}");
     assert!(fixture.audit("a").await.consistent());
 }

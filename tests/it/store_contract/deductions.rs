@@ -1,12 +1,12 @@
 //! The ways to deduct: what they change, what they refuse, and what they record.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, Condition, ReadLevel, SqlMethod};
+use stocklock::ports::{AttemptOutcome, Condition, ReadLevel};
 use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, committed, deduction, deduction_with_key,
-    fence, level_change, place, short,
+    Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, SQLITE, committed, deduction,
+    deduction_with_key, fence, level_change, place, short,
 };
 
 /// A way to deduct, as a strategy uses it.
@@ -36,8 +36,8 @@ impl Way {
         let store = fixture.deductions();
         let fence = fence(1, "test");
         let condition = match self {
-            Self::Guarded => return store.deduct(deduction, SqlMethod::Guarded).await,
-            Self::RowLock => return store.deduct(deduction, SqlMethod::RowLock).await,
+            Self::Guarded => return store.deduct(deduction).await,
+            Self::RowLock => return store.deduct_locked(deduction).await,
             Self::Version => Condition::Version,
             Self::Fenced => Condition::Fence(&fence),
             Self::Overwrite => Condition::None,

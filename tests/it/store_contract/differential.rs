@@ -5,10 +5,7 @@
 use std::sync::Arc;
 
 use rstest::rstest;
-use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LevelStore, ReversalOutcome,
-    SqlMethod,
-};
+use stocklock::ports::{AttemptOutcome, Condition, DeductionStore};
 use stocklock::stock::{
     Adjustment, Deduction, Fence, Idempotency, LevelChange, MAX_UNITS, Movement, OperationId,
     Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel, Warehouse,
@@ -17,8 +14,8 @@ use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::run::rng;
 
 use super::fixture::{
-    Fixture, adjustment, all_of, deduction, fence, idempotency, later, level_change, name, place,
-    units,
+    Fixture, Operations as _, adjustment, all_of, deduction, fence, idempotency, later,
+    level_change, name, place, units,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -30,7 +27,8 @@ const SKUS: [&str; 2] = ["a", "b"];
 /// How a deduction is made.
 #[derive(Debug, Clone)]
 enum How {
-    InSql(SqlMethod),
+    Guarded,
+    RowLock,
     /// From a level that was read at some time before.
     Overwrite(StockLevel),
     IfVersion(StockLevel),
@@ -49,20 +47,15 @@ enum Operation {
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Attempt(AttemptOutcome),
-    Change(ChangeOutcome),
     /// `None`: there is no such sale.
-    Reversal(Option<ReversalOutcome>),
+    Reversal(Option<AttemptOutcome>),
 }
 
 impl Operation {
-    async fn run(&self, store: &(impl DeductionStore + LevelStore + ?Sized)) -> Outcome {
+    async fn run(&self, store: &(impl DeductionStore + ?Sized)) -> Outcome {
         let attempt = match self {
-            Self::Set(change) => {
-                return Outcome::Change(store.set_level(change).await.expect("no error"));
-            }
-            Self::Adjust(adjustment) => {
-                return Outcome::Change(store.adjust(adjustment).await.expect("no error"));
-            }
+            Self::Set(change) => store.set_level(change).await,
+            Self::Adjust(adjustment) => store.adjust(adjustment).await,
             Self::Reverse(_, reversal) => {
                 let sale = store.operation(reversal.sale).await.expect("no error");
                 let Some(sale) = sale else {
@@ -71,7 +64,8 @@ impl Operation {
                 let outcome = store.reverse(reversal, &sale).await.expect("no error");
                 return Outcome::Reversal(Some(outcome));
             }
-            Self::Deduct(How::InSql(method), sale) => store.deduct(sale, *method).await,
+            Self::Deduct(How::Guarded, sale) => store.deduct(sale).await,
+            Self::Deduct(How::RowLock, sale) => store.deduct_locked(sale).await,
             Self::Deduct(How::Overwrite(read), sale) => {
                 store.write_back(sale, read.into(), Condition::None).await
             }
@@ -169,14 +163,14 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
             _ => (self.pick)(5),
         };
         let how = if how < 2 {
-            How::InSql([SqlMethod::Guarded, SqlMethod::RowLock][how])
+            [How::Guarded, How::RowLock][how].clone()
         } else {
             let recent = self.seen.len().min(6);
             let read = self.seen[self.seen.len() - 1 - (self.pick)(recent)].clone();
             (sale.sku, sale.warehouse) = (read.sku.clone(), read.warehouse.clone());
             match how {
                 // Strategies write only what they have found to be enough.
-                _ if read.available() < i64::from(quantity) => How::InSql(SqlMethod::Guarded),
+                _ if read.available() < i64::from(quantity) => How::Guarded,
                 2 => How::Overwrite(read),
                 3 => How::IfVersion(read),
                 _ => {

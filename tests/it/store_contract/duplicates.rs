@@ -1,13 +1,13 @@
 //! What a duplicate, or a deduction that is refused, leaves locked for others: nothing.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, Condition, SqlMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, Condition, StoreError};
 use stocklock::stock::{Adjustment, RequestHash, Warehouse};
 use tokio::time::timeout;
 
 use super::fixture::{
-    Fixture, Raw, SOON, adjustment, committed, deduction, deduction_with_key, idempotency, name,
-    open, start_deduction,
+    Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, deduction_with_key,
+    idempotency, name, open, start_deduction,
 };
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -24,7 +24,7 @@ async fn duplicate_keeps_nothing_locked_across_a_round_trip(
     fixture.put("other", 10).await;
     let near = &fixture.store;
     let first = deduction_with_key("hot", 1, "m-dup");
-    let sold = near.deduct(&first, SqlMethod::Guarded).await;
+    let sold = near.deduct(&first).await;
     assert_eq!(sold.unwrap(), committed(9));
 
     let (proxy, url) = Proxy::before(&fixture.url).await;
@@ -44,7 +44,7 @@ async fn duplicate_keeps_nothing_locked_across_a_round_trip(
     let same_row = deduction("hot", 1);
     let next_key = deduction_with_key("other", 1, "m-dun");
     for (sale, remaining) in [(same_row, 8), (next_key, 9)] {
-        let sold = near.deduct(&sale, SqlMethod::Guarded).await;
+        let sold = near.deduct(&sale).await;
         assert_eq!(sold.unwrap(), committed(remaining), "{sale:?}");
     }
     for sku in ["hot", "other"] {
@@ -71,8 +71,8 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
         ..adjustment("a", 1)
     };
     let outcomes = [
-        timeout(SOON, store.deduct(&sale, SqlMethod::Guarded)).await,
-        timeout(SOON, store.deduct(&sale, SqlMethod::RowLock)).await,
+        timeout(SOON, store.deduct(&sale)).await,
+        timeout(SOON, store.deduct_locked(&sale)).await,
         timeout(
             SOON,
             store.write_back(&sale, (&read).into(), Condition::Version),
@@ -90,6 +90,6 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
     assert!(waited, "{adjusted:?}");
 
     other.run("ROLLBACK").await.unwrap();
-    let sold = store.deduct(&sale, SqlMethod::Guarded).await;
+    let sold = store.deduct(&sale).await;
     assert_eq!(sold.unwrap(), committed(9));
 }

@@ -1,13 +1,13 @@
 //! Writes under a lock: which ones the fence of the level refuses, and which ones change the fence.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, ChangeOutcome, Condition, SqlMethod};
+use stocklock::ports::{AttemptOutcome, Condition};
 use stocklock::stock::{LevelChange, StockLevel};
 use stocklock_testkit::assert_matches;
 
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SQLITE, adjustment, committed, deduction,
-    deduction_with_key, fence, level_change, name,
+    Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SQLITE, adjustment, committed,
+    deduction, deduction_with_key, fence, level_change, name,
 };
 
 /// The SKU of these tests.
@@ -147,8 +147,8 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
     let store = row.fixture.deductions();
     let sale = || deduction(SKU, 1);
     let mut attempts = vec![
-        store.deduct(&sale(), SqlMethod::Guarded).await,
-        store.deduct(&sale(), SqlMethod::RowLock).await,
+        store.deduct(&sale()).await,
+        store.deduct_locked(&sale()).await,
     ];
     for condition in [Condition::Version, Condition::None] {
         let read = row.read().await;
@@ -158,7 +158,7 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
         assert_eq!(attempt.expect("no error"), committed(10 - sold));
     }
     let adjusted = row.fixture.changes().adjust(&adjustment(SKU, 2)).await;
-    assert_matches!(adjusted, Ok(ChangeOutcome::Done { .. }));
+    assert_matches!(adjusted, Ok(AttemptOutcome::Changed(_)));
     row.fixture.put(SKU, 20).await;
 
     row.assert(7, HERE, 5).await;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock::ports::{
-    AttemptOutcome, ChangeOutcome, Condition, DeductionStore, LevelStore, SqlMethod, StoreError,
+    AttemptOutcome, BatchAnswer, Condition, DeductionStore, OperationStore, Refusal, StoreError,
 };
 use stocklock::stock::{
-    Audit, Deduction, LevelChange, Movement, Precondition, StockLevel, Warehouse,
+    Adjustment, Audit, Deduction, LevelChange, Movement, Operation, Precondition, Reversal,
+    StockLevel, Warehouse,
 };
 use stocklock::store::{Store, StoreOptions};
 use stocklock_core::model::{Decisions, MemoryStore};
@@ -123,7 +124,7 @@ impl Fixture {
     }
 
     /// The changes of levels of the back end under test.
-    pub(crate) fn changes(&self) -> &dyn LevelStore {
+    pub(crate) fn changes(&self) -> &dyn OperationStore {
         match &self.model {
             Some(model) => model,
             None => &*self.store,
@@ -162,8 +163,8 @@ impl Fixture {
     pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
         loop {
             match self.changes().set_level(&change).await.expect("no error") {
-                ChangeOutcome::Done { level, .. } => return level,
-                ChangeOutcome::PreconditionRequired => {
+                AttemptOutcome::Changed(changed) => return changed.level,
+                AttemptOutcome::Refused(Refusal::PreconditionRequired) => {
                     change.precondition = Some(Precondition::Exists);
                 }
                 refused => panic!("{refused:?}"),
@@ -272,12 +273,73 @@ pub(crate) fn assert_records(sale: &Movement, order: &Deduction) {
     assert_eq!(sale.idempotency_key.as_deref(), key);
 }
 
-/// The result of one attempt to deduct.
+/// The result of one attempt.
 pub(crate) type Attempt = Result<AttemptOutcome, StoreError>;
+
+/// The operations of a store, from what the tests have.
+pub(crate) trait Operations: OperationStore {
+    /// Sets a level.
+    fn set_level(&self, change: &LevelChange) -> impl Future<Output = Attempt> + Send {
+        let operation = Operation::from(change.clone());
+        async move { self.write(&operation).await }
+    }
+
+    /// Adjusts a level.
+    fn adjust(&self, adjustment: &Adjustment) -> impl Future<Output = Attempt> + Send {
+        let operation = Operation::from(adjustment.clone());
+        async move { self.write(&operation).await }
+    }
+
+    /// Takes units of a sale back.
+    fn reverse(
+        &self,
+        reversal: &Reversal,
+        sale: &Movement,
+    ) -> impl Future<Output = Attempt> + Send {
+        let place = (sale.sku.clone(), sale.warehouse.clone());
+        let operation = reversal.clone().of_sale(place, -sale.delta);
+        async move { self.write(&operation).await }
+    }
+
+    /// Deducts with the row locked.
+    fn deduct_locked(&self, deduction: &Deduction) -> impl Future<Output = Attempt> + Send {
+        let operation = Operation::from(deduction.clone());
+        async move { self.write(&operation).await }
+    }
+
+    /// Deducts from one level.
+    fn deduct_all(
+        &self,
+        deductions: &[Deduction],
+        read_first: bool,
+    ) -> impl Future<Output = Vec<BatchAnswer>> + Send {
+        let operations: Vec<_> = deductions.iter().cloned().map(Operation::from).collect();
+        async move { self.write_batch(&operations, read_first).await }
+    }
+
+    /// Deducts from several levels: a batch of each.
+    fn deduct_levels(
+        &self,
+        batches: &[Vec<Deduction>],
+    ) -> impl Future<Output = Vec<Option<Vec<BatchAnswer>>>> + Send {
+        let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
+        let operations: Vec<_> = batches.concat().into_iter().map(Operation::from).collect();
+        async move {
+            let mut answers = self.write_levels(&operations).await;
+            let own = |size: usize| answers.drain(..size).collect::<Vec<_>>();
+            let own = sizes.into_iter().map(own).collect::<Vec<_>>();
+            own.into_iter()
+                .map(|one| one.into_iter().collect())
+                .collect()
+        }
+    }
+}
+
+impl<S: OperationStore + ?Sized> Operations for S {}
 
 /// Deducts by a guarded statement.
 pub(crate) async fn guarded(store: &Arc<dyn Store>, deduction: &Deduction) -> Attempt {
-    store.deduct(deduction, SqlMethod::Guarded).await
+    store.deduct(deduction).await
 }
 
 /// Starts a guarded deduction in its own task.

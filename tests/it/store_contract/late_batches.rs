@@ -9,7 +9,8 @@ use stocklock::stock::{Deduction, Warehouse};
 use tokio::time::{sleep_until, timeout};
 
 use super::fixture::{
-    Fixture, SOON, committed, deduction, deduction_with_key, name, open, open_waiting,
+    Fixture, Operations as _, SOON, committed, deduction, deduction_with_key, name, open,
+    open_waiting,
 };
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres};

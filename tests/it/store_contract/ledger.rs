@@ -8,8 +8,8 @@ use stocklock::stock::{
 
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, Raw, SQLITE, adjustment, all_of, committed, deduction, guarded,
-    level_change, name, place,
+    Fixture, MYSQL, On, Operations as _, POSTGRES, Raw, SQLITE, adjustment, all_of, committed,
+    deduction, guarded, level_change, name, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 

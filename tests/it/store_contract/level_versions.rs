@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use rstest::rstest;
-use stocklock::ports::ChangeOutcome;
+use stocklock::ports::AttemptOutcome;
 use stocklock::stock::{LevelChange, Precondition};
 use stocklock_testkit::assert_matches;
 
 use super::contention::until_waiting;
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, Raw, adjustment, deduction, deduction_with_key, guarded, level_change, place,
+    Fixture, Operations as _, Raw, adjustment, deduction, deduction_with_key, guarded,
+    level_change, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -31,7 +32,7 @@ async fn every_writer_numbers_its_movement(#[values(Sqlite, Mysql, Postgres)] ba
     }
     for delta in [3, -2] {
         let adjusted = fixture.store.adjust(&adjustment("a", delta)).await.unwrap();
-        assert!(matches!(adjusted, ChangeOutcome::Done { .. }));
+        assert!(matches!(adjusted, AttemptOutcome::Changed(_)));
     }
     fixture.put("a", 5).await;
     let east = LevelChange {
@@ -92,7 +93,7 @@ async fn level_change_counts_a_sale_that_it_waits_for(#[values(Mysql, Postgres)]
     until_waiting(&fixture).await;
     sale.run("COMMIT").await.unwrap();
     let outcome = waiting.await.unwrap();
-    assert_matches!(outcome, Ok(ChangeOutcome::Done { created: false, .. }));
+    assert_matches!(outcome, Ok(AttemptOutcome::Changed(_)));
     let audit = fixture.audit("a").await;
     assert!(audit.consistent(), "{audit:?}");
     assert_eq!(audit.on_hand, 9);

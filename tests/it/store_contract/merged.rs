@@ -9,8 +9,8 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{sleep_until, timeout};
 
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, assert_records, committed, deduction,
-    deduction_with_key, level_change, name, open, open_patient, open_waiting,
+    Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, assert_records,
+    committed, deduction, deduction_with_key, level_change, name, open, open_patient, open_waiting,
 };
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -18,7 +18,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 type Batches = Vec<Vec<Deduction>>;
 
 async fn merged(fixture: &Fixture, batches: &Batches) -> Vec<Option<Vec<AttemptOutcome>>> {
-    outcomes(fixture.deductions().deduct_merged(batches).await)
+    outcomes(fixture.deductions().deduct_levels(batches).await)
 }
 
 /// The outcomes, none of which may be an error.
@@ -138,8 +138,9 @@ async fn recorded_key_leaves_out_its_level(#[values(SQLITE, MYSQL, POSTGRES, MOD
     assert_eq!(merged(&fixture, &batches).await, [None, sold([3, 2]), None]);
     // Two levels have the same new key.
     let batches = ["a", "b"].map(|sku| vec![deduction_with_key(sku, 1, "new")]);
-    assert_eq!(merged(&fixture, &batches.into()).await, [None, None]);
-    for (sku, left) in [("a", 2), ("b", 5), ("c", 4)] {
+    let expected = [sold([1]), Some(vec![AttemptOutcome::Duplicate])];
+    assert_eq!(merged(&fixture, &batches.into()).await, expected);
+    for (sku, left) in [("a", 1), ("b", 5), ("c", 4)] {
         assert_eq!(fixture.level(sku).await.on_hand, left);
     }
     assert_in_order(&fixture, &["a", "b", "c"]).await;
@@ -208,7 +209,7 @@ async fn replicas_with_the_same_levels_sell_every_unit_once(
                 skus.rotate_left((number + round) % 4);
                 let two = |sku| [(); 2].map(|()| deduction(sku, 1)).to_vec();
                 let batches: Batches = skus.map(two).into();
-                for answers in store.deduct_merged(&batches).await.into_iter().flatten() {
+                for answers in store.deduct_levels(&batches).await.into_iter().flatten() {
                     for answer in answers {
                         assert_matches!(answer, Ok(AttemptOutcome::Deducted { .. }));
                         sold += 1;
@@ -245,7 +246,7 @@ async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend:
         vec![deduction_with_key("b", 1, "K")],
     ];
     let patient = open_patient(&fixture.url);
-    let answers = timeout(SOON, patient.deduct_merged(&batches)).await;
+    let answers = timeout(SOON, patient.deduct_levels(&batches)).await;
     let answers = outcomes(answers.expect("it does not wait for the key"));
     assert_eq!(answers, [None, None]);
     assert_eq!(merged(&fixture, &batches[..1].to_vec()).await, [sold([4])]);
@@ -254,15 +255,15 @@ async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend:
     assert_in_order(&fixture, &["a", "b"]).await;
 }
 
-/// A level must have one batch: the database would take the units of one of them only.
+/// The database would take the units of one of them only.
 #[rstest]
 #[tokio::test]
-async fn level_that_is_named_twice_is_written_once(
+async fn level_that_is_named_twice_is_written_with_the_sum(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let fixture = Fixture::with(backend, "a", 9).await;
     let batches = vec![vec![deduction("a", 1)], vec![deduction("a", 3)]];
-    assert_eq!(merged(&fixture, &batches).await, [sold([8]), None]);
+    assert_eq!(merged(&fixture, &batches).await, [sold([8]), sold([5])]);
     assert_in_order(&fixture, &["a"]).await;
 }
 
@@ -289,7 +290,7 @@ async fn late_message_sells_before_its_expiry_only(
     let batches: Batches = ["a", "b"].map(|sku| vec![order(sku)]).into();
     let hold = proxy.hold_and_cut(STRATEGY.as_bytes());
     let mut expired_at = None;
-    for answers in far.deduct_merged(&batches).await {
+    for answers in far.deduct_levels(&batches).await {
         match &answers.expect("it was sent")[..] {
             [Err(StoreError::OutcomeUnknown(_, expiry))] => expired_at = Some(expiry.here),
             known => panic!("{known:?}"),
@@ -303,7 +304,7 @@ async fn late_message_sells_before_its_expiry_only(
     for sku in ["a", "b"] {
         assert_eq!(fixture.level(sku).await.on_hand, left);
     }
-    let again = far.deduct_merged(&batches).await;
+    let again = far.deduct_levels(&batches).await;
     assert_eq!(
         outcomes(again),
         if in_time {

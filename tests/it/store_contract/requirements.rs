@@ -1,12 +1,14 @@
 //! Server settings under which the service would fail, and PgBouncer before PostgreSQL.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, SqlMethod, StoreError};
+use stocklock::ports::{AttemptOutcome, StoreError};
 use stocklock::store::migrate;
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::fixture::{Fixture, Raw, SOON, committed, deduction, deduction_with_key, guarded};
+use super::fixture::{
+    Fixture, Operations as _, Raw, SOON, committed, deduction, deduction_with_key, guarded,
+};
 use crate::support::process::Process;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{Mysql, Postgres};
@@ -137,10 +139,10 @@ async fn postgresql_database_that_is_not_utf8_is_refused() {
 async fn assert_sells(fixture: &Fixture) {
     fixture.put("货", 10).await;
     let store = &fixture.store;
-    for (method, remaining) in [(SqlMethod::Guarded, 9), (SqlMethod::RowLock, 8)] {
-        let attempt = store.deduct(&deduction("货", 1), method).await;
-        assert_eq!(attempt.unwrap(), committed(remaining));
-    }
+    let attempt = store.deduct(&deduction("货", 1)).await;
+    assert_eq!(attempt.unwrap(), committed(9));
+    let attempt = store.deduct_locked(&deduction("货", 1)).await;
+    assert_eq!(attempt.unwrap(), committed(8));
     let with_key = deduction_with_key("货", 1, "K");
     for expected in [committed(7), AttemptOutcome::Duplicate] {
         let attempt = guarded(store, &with_key).await;
@@ -158,7 +160,7 @@ async fn pgbouncer_in_session_mode_works() {
 
     let _rival = Rival::holding_stock(Postgres, &database.url).await;
     let waiting = deduction("货", 1);
-    let waiting = fixture.store.deduct(&waiting, SqlMethod::Guarded);
+    let waiting = fixture.store.deduct(&waiting);
     let waited = timeout(SOON, waiting).await.expect("bounded");
     assert_matches!(waited, Err(StoreError::LockWait(_)));
     Process::serving(&["serve"], &[("DATABASE_URL", bouncer.url())]).await;

@@ -10,7 +10,9 @@ use stocklock::stock::StockError;
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::fixture::{Fixture, Raw, SOON, adjustment, committed, deduction, guarded, open};
+use super::fixture::{
+    Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, guarded, open,
+};
 use crate::support::app::{TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::PrivateServer;

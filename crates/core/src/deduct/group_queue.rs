@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::{RetryPolicy, Sleep, SoldOut};
 use crate::batching::{BatchCall, Batches, Spawn};
-use crate::ports::{AttemptOutcome, BatchAnswer, DeductionStore, Expiry, StoreError};
-use crate::stock::{Deduction, Sku, Warehouse};
+use crate::ports::{AttemptOutcome, BatchAnswer, Expiry, OperationStore, StoreError};
+use crate::stock::{Deduction, Operation, Sku, Warehouse};
 
 /// The queues of all levels, and which of these are sold out.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct GroupQueue {
 impl GroupQueue {
     /// Queues for the deductions of one replica, whose batches run in tasks of `spawn`.
     pub fn new(
-        store: Arc<dyn DeductionStore>,
+        store: Arc<dyn OperationStore>,
         policy: &RetryPolicy,
         spawn: Arc<dyn Spawn>,
     ) -> Self {
@@ -70,17 +70,18 @@ impl GroupQueue {
             ..
         } = deduction;
         let level = (sku.clone(), warehouse.clone(), *strategy);
-        let answer = self.batches.run(level, deduction.clone()).await;
-        answer.unwrap_or_else(|| Err(unanswered(deduction)))
+        let operation = Operation::from(deduction.clone());
+        let answer = self.batches.run(level, operation).await;
+        answer.unwrap_or_else(|| Err(unanswered(deduction.deadline)))
     }
 }
 
 /// The task of the batch has ended without an answer. When the batch was sent is unknown, so no refusal is
 /// definite.
-fn unanswered(deduction: &Deduction) -> StoreError {
+fn unanswered(deadline: Instant) -> StoreError {
     let never = Expiry {
         at: i64::MAX,
-        here: deduction.deadline,
+        here: deadline,
     };
     StoreError::outcome_unknown("the task of the batch has ended").expiring(never)
 }
@@ -98,7 +99,7 @@ const MAX_LEVELS: usize = 128;
 /// How a batch is made.
 #[derive(Debug)]
 struct GroupCommit {
-    store: Arc<dyn DeductionStore>,
+    store: Arc<dyn OperationStore>,
     merged: Batches<Merged>,
     sold_out: Arc<SoldOut>,
     /// How many batches are in flight, or wait for a transaction with others.
@@ -110,21 +111,27 @@ struct GroupCommit {
 impl GroupCommit {
     /// Alone, if few batches are in flight. Otherwise with batches of other levels, and alone only if it was
     /// left out of that transaction.
-    async fn make(&self, batch: &[Deduction], was_sold_out: bool) -> Vec<BatchAnswer> {
+    async fn make(&self, batch: &[Operation], was_sold_out: bool) -> Vec<BatchAnswer> {
         let in_flight = InFlight::enter(&self.in_flight);
         if in_flight.others >= ALONE && !was_sold_out {
             let since = Instant::now();
-            match self.merged.run(batch[0].strategy, batch.to_vec()).await {
+            let strategy = batch[0].strategy.unwrap_or_default();
+            match self.merged.run(strategy, batch.to_vec()).await {
                 Some(Some(answers)) => return answers,
                 Some(None) if since.elapsed() >= self.wait_limit / 2 => {
                     // To wait again for a connection and a row could take it past its deadline.
                     return batch.iter().map(|_| Err(StoreError::Queued)).collect();
                 }
                 Some(None) => {}
-                None => return batch.iter().map(|one| Err(unanswered(one))).collect(),
+                None => {
+                    return batch
+                        .iter()
+                        .map(|one| Err(unanswered(one.deadline)))
+                        .collect();
+                }
             }
         }
-        self.store.deduct_all(batch, was_sold_out).await
+        self.store.write_batch(batch, was_sold_out).await
     }
 }
 
@@ -151,7 +158,7 @@ impl Drop for InFlight<'_> {
 /// How batches of several levels are made in one transaction.
 #[derive(Debug)]
 struct Merged {
-    store: Arc<dyn DeductionStore>,
+    store: Arc<dyn OperationStore>,
     sleep: Arc<dyn Sleep>,
     /// How long a transaction may take while batches wait for the next one.
     patience: Duration,
@@ -160,14 +167,14 @@ struct Merged {
 impl BatchCall for Merged {
     /// All levels of a strategy share one queue.
     type Level = &'static str;
-    type Job = Vec<Deduction>;
+    type Job = Vec<Operation>;
     /// `None` if the batch was not made.
     type Answer = Option<Vec<BatchAnswer>>;
 
     /// While the database commits one, it works on the other.
     const CALLS: usize = 2;
 
-    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Vec<Deduction>>) -> usize {
+    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Vec<Operation>>) -> usize {
         let mut deductions = 0;
         let fitting = waiting.take(MAX_LEVELS).take_while(|batch| {
             deductions += batch.len();
@@ -176,8 +183,13 @@ impl BatchCall for Merged {
         fitting.count().max(1)
     }
 
-    async fn call(&self, batches: &[Vec<Deduction>]) -> Vec<Self::Answer> {
-        self.store.deduct_merged(batches).await
+    async fn call(&self, batches: &[Vec<Operation>]) -> Vec<Self::Answer> {
+        let mut answers = self.store.write_levels(&batches.concat()).await;
+        let of_batch = |batch: &Vec<Operation>| {
+            let own = answers.drain(..batch.len()).collect::<Vec<_>>();
+            own.into_iter().collect()
+        };
+        batches.iter().map(of_batch).collect()
     }
 
     async fn patience(&self) {
@@ -193,17 +205,17 @@ impl BatchCall for Merged {
 impl BatchCall for GroupCommit {
     /// A batch has one strategy: its name is in the ledger.
     type Level = (Sku, Warehouse, &'static str);
-    type Job = Deduction;
+    type Job = Operation;
     type Answer = BatchAnswer;
 
     /// Two would wait for the same row.
     const CALLS: usize = 1;
 
-    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Deduction>) -> usize {
+    fn batch_size<'a>(&self, waiting: impl ExactSizeIterator<Item = &'a Operation>) -> usize {
         waiting.len().min(self.store.max_batch())
     }
 
-    async fn call(&self, batch: &[Deduction]) -> Vec<BatchAnswer> {
+    async fn call(&self, batch: &[Operation]) -> Vec<BatchAnswer> {
         let sending = self.sold_out.sending(&batch[0]);
         let answers = self.make(batch, sending.was_sold_out).await;
         self.sold_out.answered(sending, &answers);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::counters::Asked;
 use super::{DeductionContext, DeductionLock, Outcome, run_to_outcome, wait_for};
 use crate::ports::{AttemptOutcome, CounterMethod, Expiry, LateAttempt, LockError, StoreError};
-use crate::stock::{Deducted, Deduction, Movement, StockError};
+use crate::stock::{Deducted, Deduction, Movement, Operation, StockError};
 use crate::strategy::{Dependency, Safeguards, Strategy};
 
 /// How long the answer may wait for the confirmation that the lock was released.
@@ -127,6 +127,13 @@ impl<'a> DeductionRun<'a> {
                 return self.refuse(StockError::UnknownSku, unknown).await;
             }
             AttemptOutcome::Conflict => return Ok(Outcome::Retry),
+            AttemptOutcome::Refused(refusal) => {
+                let refusal = refusal.error(self.deduction.quantity.units());
+                return self.refuse(refusal, unknown).await;
+            }
+            AttemptOutcome::Changed(_) => Err(StockError::Internal {
+                what: "a deduction changes nothing but units".to_owned(),
+            }),
             AttemptOutcome::LockLost => {
                 self.release_lock().await;
                 return Ok(Outcome::Retry);
@@ -167,8 +174,9 @@ impl<'a> DeductionRun<'a> {
             return Ok(Outcome::Done(Err(refusal)));
         };
         wait_for(&self.context.policy, expiry).await;
+        let operation = Operation::from(self.deduction.clone());
         let store = &self.context.store;
-        Ok(match store.late_attempt(self.deduction, expiry).await? {
+        Ok(match store.late_attempt(&operation, expiry).await? {
             LateAttempt::Recorded(movement) => Outcome::Done(self.replay(*movement)),
             LateAttempt::Dead => Outcome::Done(Err(refusal)),
             LateAttempt::Alive => Outcome::Retry,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ports::{AttemptOutcome, BatchAnswer};
-use crate::stock::{Deduction, Sku, Warehouse};
+use crate::stock::{Deduction, Operation, Sku, Warehouse};
 
 /// How old a refusal from memory may be.
 const MAX_AGE: Duration = Duration::from_millis(500);
@@ -81,15 +81,16 @@ impl Default for SoldOut {
 impl SoldOut {
     /// The units available, zero or less, if the level of the deduction is known to be sold out.
     pub(crate) fn available(&self, deduction: &Deduction) -> Option<i64> {
-        let level = level(deduction);
+        let level = (deduction.sku.clone(), deduction.warehouse.clone());
         let shard = self.shard(&level);
         let found = shard.levels.get(&level).filter(|found| found.is_recent())?;
         Some(found.available)
     }
 
-    /// Call this before a batch is sent. All its deductions are of the same level as `first`.
-    pub(super) fn sending(&self, first: &Deduction) -> Sending {
-        let level = level(first);
+    /// Call this before a batch is sent. All its operations are of the same level as `first`.
+    pub(super) fn sending(&self, first: &Operation) -> Sending {
+        let line = first.first();
+        let level = (line.sku.clone(), line.warehouse.clone());
         let shard = self.shard(&level);
         let (changes, was_sold_out) = (shard.changes, shard.levels.contains_key(&level));
         drop(shard);
@@ -144,10 +145,6 @@ impl SoldOut {
         // No code panics while it holds this mutex.
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn level(deduction: &Deduction) -> Level {
-    (deduction.sku.clone(), deduction.warehouse.clone())
 }
 
 #[cfg(test)]

@@ -1,225 +1,346 @@
-//! Batches of deductions on the model: the same statements in the same order as the SQL stores.
+//! Writes of plans on the model: the same statements in the same order as the SQL stores.
 
-use super::ports::{NEVER, sale};
+use std::collections::HashMap;
+
+use super::ports::NEVER;
 use super::store::{Entry, MemoryStore, Row, key};
 use super::transaction::Transaction;
+use crate::plan::{Plan, PlannedMovement, Snapshot};
 use crate::ports::{
-    BatchAnswer, BatchAttempt, BatchGuard, BatchPlan, BatchStore, DeductionStore as _, Expiry,
-    LedgerReader as _, SqlMethod, StoreError,
+    AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry, LedgerReader as _,
+    OperationStore as _, StoreError,
 };
-use crate::stock::{Deduction, Movement};
+use crate::stock::{Change, Line, Movement, Operation, OperationId, Sku, StockLevel, Warehouse};
 
-/// The sales of a batch, each with the units up to it.
+/// What is written, and on which condition.
 #[derive(Debug, Clone)]
-struct BatchWrite {
-    sales: Vec<(Deduction, i64)>,
+struct Write {
+    levels: Vec<LevelWrite>,
+    movements: Vec<MovementWrite>,
+    expires_at: i64,
+    /// Whether it waits for a locked row. Otherwise it leaves out the level.
+    waits: bool,
+    /// Whether all levels are written, or none.
+    is_whole: bool,
+}
+
+#[derive(Debug, Clone)]
+struct LevelWrite {
+    sku: Sku,
+    warehouse: Warehouse,
+    delta: i64,
+    available_delta: i64,
+    backorder_limit: Option<i64>,
+    movements: i64,
     /// The version that the level must have.
     version: Option<i64>,
 }
 
-impl BatchWrite {
-    /// `None` without sales.
-    fn new(plan: &BatchPlan<'_>) -> Option<Self> {
-        let sales = plan.sales.iter();
-        let sales: Vec<_> = sales
-            .map(|sale| (sale.deduction.clone(), sale.units))
-            .collect();
-        let version = plan.read.as_ref().map(|level| level.version);
-        (!sales.is_empty()).then_some(Self { sales, version })
+#[derive(Debug, Clone)]
+struct MovementWrite {
+    entry: Entry,
+    level: usize,
+    /// The movements of the level that follow, and the units that they add to those that are available.
+    after: (i64, i64),
+}
+
+/// How a write ended.
+enum Written {
+    /// The units that are available in each level; `None`: it was left out.
+    Levels(Vec<Option<i64>>),
+    Duplicate,
+}
+
+impl Write {
+    fn new(plan: &Plan<'_>, expires_at: i64, waits: bool) -> Self {
+        let levels = plan.levels.iter().map(|level| LevelWrite {
+            sku: level.line.sku.clone(),
+            warehouse: level.line.warehouse.clone(),
+            delta: level.delta,
+            available_delta: level.available_delta,
+            backorder_limit: level.backorder_limit,
+            movements: level.movements,
+            version: level.read.as_ref().map(|read| read.version),
+        });
+        let movements = plan.movements.iter().map(|movement| MovementWrite {
+            entry: entry(movement, plan.levels[movement.level].line),
+            level: movement.level,
+            after: plan.after(movement),
+        });
+        Self {
+            levels: levels.collect(),
+            movements: movements.collect(),
+            expires_at,
+            waits,
+            is_whole: waits || !plan.is_divisible(),
+        }
     }
+}
+
+/// The row of a movement. The write computes its `available_after` and `level_version`.
+fn entry(movement: &PlannedMovement<'_>, line: &Line) -> Entry {
+    let operation = movement.operation;
+    let after = StockLevel {
+        sku: line.sku.clone(),
+        warehouse: line.warehouse.clone(),
+        on_hand: 0,
+        held: 0,
+        backorder_limit: 0,
+        version: 0,
+    };
+    let (kind, key) = (movement.kind.clone(), operation.idempotency.as_ref());
+    let mut entry = Entry::new(operation.id, kind, movement.delta, &after, key);
+    let row = &mut entry.movement;
+    row.read_version = movement.read_version;
+    row.strategy = operation.strategy.map(str::to_owned);
+    row.remarks = operation.remarks.clone();
+    row.reverses = movement.returned.map(|(sale, _)| sale);
+    row.returned = movement.returned.map(|(_, units)| units);
+    if movement.line > 0 {
+        entry.key = None;
+    }
+    entry.line = movement.line;
+    entry
 }
 
 impl BatchStore for MemoryStore {
     async fn attempt(
         &self,
-        batch: &[Deduction],
+        batch: &[Operation],
         guard: BatchGuard,
     ) -> Result<BatchAttempt, StoreError> {
-        let (sku, warehouse) = (&batch[0].sku, &batch[0].warehouse);
         let mut tx = Transaction::begin(self);
-        let level = match guard {
-            BatchGuard::Available => None,
-            BatchGuard::Version => self.level(sku, warehouse).await?,
-            BatchGuard::RowLock => {
-                let locked = tx.select_for_update((sku, warehouse)).await?;
-                locked.map(|row| row.level)
-            }
+        let plan = match guard {
+            BatchGuard::Available => Plan::unread(batch),
+            BatchGuard::Version => Plan::new(&self.snapshot(None, batch).await?, batch),
+            BatchGuard::RowLock => Plan::new(&self.snapshot(Some(&mut tx), batch).await?, batch),
         };
-        let plan = if guard == BatchGuard::Available {
-            BatchPlan::unread(batch)
-        } else {
-            BatchPlan::new(level, &self.recorded_among(batch).await?, batch)
-        };
-        let Some(write) = BatchWrite::new(&plan) else {
-            return Ok(BatchAttempt::Answered(plan.without_sales()));
-        };
-        let expiry = self.expiry();
+        if plan.movements.is_empty() {
+            return Ok(BatchAttempt::Answered(plan.without_movements()));
+        }
         if guard == BatchGuard::RowLock {
-            let written = self.write(tx, write, NEVER).await;
+            let write = Write::new(&plan, NEVER, true);
+            for level in plan.levels.iter().filter(|level| level.is_new) {
+                tx.create((&level.line.sku, &level.line.warehouse)).await?;
+            }
+            let written = self.put_and_commit(tx, write).await;
             return Ok(attempted(plan, written, Expiry::passed()));
         }
-        if self.message_is_late() {
-            let store = self.clone();
-            self.decisions.spawn(Box::pin(async move {
-                store.pause("a late message arrives").await;
-                let tx = Transaction::begin(&store);
-                // There is no client that could receive the answer.
-                let _ = store.write(tx, write, expiry.at).await;
-            }));
-            let unknown = StoreError::outcome_unknown("lost with the message");
-            return Ok(BatchAttempt::Answered(
-                plan.failed(unknown.expiring(expiry)),
-            ));
+        let expiry = self.expiry();
+        let write = Write::new(&plan, expiry.at, true);
+        if let Err(error) = self.send(&write, expiry) {
+            return Ok(BatchAttempt::Answered(plan.failed(error)));
         }
-        let written = self.write(tx, write, expiry.at).await;
+        let written = self.put_and_commit(tx, write).await;
         Ok(attempted(plan, written, expiry))
     }
 
-    async fn alone(&self, deduction: &Deduction) -> BatchAnswer {
-        self.deduct(deduction, SqlMethod::Guarded).await
-    }
-
-    async fn write_merged(
-        &self,
-        plans: &[&BatchPlan<'_>],
-    ) -> Result<Option<Vec<Option<i64>>>, StoreError> {
-        let writes: Vec<_> = plans
-            .iter()
-            .filter_map(|plan| BatchWrite::new(plan))
-            .collect();
-        let expiry = self.expiry();
-        if self.message_is_late() {
-            let store = self.clone();
-            self.decisions.spawn(Box::pin(async move {
-                store.pause("a late message arrives").await;
-                // There is no client that could receive the answer.
-                let _ = store.write_free(writes, expiry.at).await;
-            }));
-            let unknown = StoreError::outcome_unknown("lost with the message");
-            return Err(unknown.expiring(expiry));
+    async fn alone(&self, operation: &Operation) -> BatchAnswer {
+        match operation.first().change {
+            Change::Deduct(_) if operation.lines.len() == 1 => self.guarded_write(operation).await,
+            _ => self.write(operation).await,
         }
-        let written = self.write_free(writes, expiry.at).await;
-        written.map_err(|error| error.expiring(expiry))
     }
 
-    async fn recorded_sales(&self, plans: &[&BatchPlan<'_>]) -> Result<Vec<Movement>, StoreError> {
-        let sales = plans.iter().flat_map(|plan| &plan.sales);
-        let sales: Vec<_> = sales.map(|sale| sale.deduction.clone()).collect();
-        self.recorded_among(&sales).await
+    async fn write_free_levels(
+        &self,
+        plan: &Plan<'_>,
+    ) -> Result<Option<Vec<Option<i64>>>, StoreError> {
+        let expiry = self.expiry();
+        let write = Write::new(plan, expiry.at, false);
+        self.send(&write, expiry)?;
+        let tx = Transaction::begin(self);
+        let written = self.put_and_commit(tx, write).await;
+        Ok(match written.map_err(|error| error.expiring(expiry))? {
+            Written::Levels(available) => Some(available),
+            Written::Duplicate => None,
+        })
     }
-}
 
-/// What the end of a write means for the batch.
-fn attempted(
-    plan: BatchPlan<'_>,
-    written: Result<Result<i64, BatchAttempt>, StoreError>,
-    expiry: Expiry,
-) -> BatchAttempt {
-    match written {
-        Ok(Ok(available)) => BatchAttempt::Answered(plan.committed(available)),
-        Ok(Err(refused)) => refused,
-        Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
-    }
-}
-
-impl MemoryStore {
-    /// The movements that the ledger has of the operations and keys.
-    async fn recorded_among(&self, batch: &[Deduction]) -> Result<Vec<Movement>, StoreError> {
+    async fn recorded_among(&self, operations: &[&Operation]) -> Result<Vec<Movement>, StoreError> {
         self.step("SELECT from the ledger").await?;
         let is_wanted = |entry: &Entry| {
-            batch.iter().any(|one| {
+            operations.iter().any(|one| {
                 let same_key = entry.key.is_some() && entry.key == key(one.idempotency.as_ref());
-                same_key || entry.movement.operation == one.operation
+                same_key || entry.movement.operation == one.id
             })
         };
         let tables = self.tables();
         let found = tables.ledger.iter().filter(|entry| is_wanted(entry));
         Ok(found.map(|entry| entry.movement.clone()).collect())
     }
+}
 
-    /// Writes the levels that no transaction has locked, and commits. None of them if the ledger has a sale.
-    async fn write_free(
-        &self,
-        writes: Vec<BatchWrite>,
-        expires_at: i64,
-    ) -> Result<Option<Vec<Option<i64>>>, StoreError> {
-        let mut tx = Transaction::begin(self);
-        let mut written = Vec::new();
-        self.step("SELECT FOR UPDATE SKIP LOCKED").await?;
-        for write in writes {
-            let (first, _) = &write.sales[0];
-            let is_free = tx.try_lock_row((&first.sku, &first.warehouse));
-            let put = if is_free {
-                self.put_batch(&mut tx, write, expires_at).await?
-            } else {
-                Err(BatchAttempt::Conflict)
-            };
-            written.push(match put {
-                Ok(available) => Some(available),
-                Err(BatchAttempt::Duplicate) => return Ok(None),
-                Err(_) => None,
-            });
+/// What the end of a write means for the batch.
+fn attempted(plan: Plan<'_>, written: Result<Written, StoreError>, expiry: Expiry) -> BatchAttempt {
+    match written {
+        Ok(Written::Levels(available)) if available.iter().all(Option::is_some) => {
+            let answers = plan.committed(&available).into_iter();
+            BatchAttempt::Answered(answers.flatten().collect())
         }
-        if written.iter().flatten().count() > 1 {
+        Ok(Written::Levels(_)) => BatchAttempt::Conflict,
+        Ok(Written::Duplicate) => BatchAttempt::Duplicate,
+        Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
+    }
+}
+
+impl MemoryStore {
+    /// One guarded deduction, for a caller that has no plan.
+    pub(super) async fn guarded_write(&self, operation: &Operation) -> BatchAnswer {
+        let plan = Plan::unread([operation]);
+        let expiry = self.expiry();
+        let write = Write::new(&plan, expiry.at, true);
+        self.send(&write, expiry)?;
+        let tx = Transaction::begin(self);
+        let written = self.put_and_commit(tx, write).await;
+        match attempted(plan, written, expiry) {
+            BatchAttempt::Answered(mut answers) => answers.pop().expect("one operation"),
+            BatchAttempt::Duplicate => Ok(AttemptOutcome::Duplicate),
+            BatchAttempt::Conflict | BatchAttempt::Alone => self.refusal(operation.first()).await,
+        }
+    }
+
+    /// The error of a message that arrives late. The server executes it then at any later step.
+    fn send(&self, write: &Write, expiry: Expiry) -> Result<(), StoreError> {
+        if !self.message_is_late() {
+            return Ok(());
+        }
+        let (store, write) = (self.clone(), write.clone());
+        self.decisions.spawn(Box::pin(async move {
+            store.pause("a late message arrives").await;
+            let tx = Transaction::begin(&store);
+            // There is no client that could receive the answer.
+            let _ = store.put_and_commit(tx, write).await;
+        }));
+        Err(StoreError::outcome_unknown("lost with the message").expiring(expiry))
+    }
+
+    /// What a plan needs. In a transaction, the rows are locked first.
+    async fn snapshot(
+        &self,
+        mut tx: Option<&mut Transaction>,
+        operations: &[Operation],
+    ) -> Result<Snapshot, StoreError> {
+        let mut snapshot = Snapshot::default();
+        let lines = || operations.iter().flat_map(|operation| &operation.lines);
+        let mut places: Vec<_> = lines().map(|line| (&line.sku, &line.warehouse)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let is_set = |sku: &Sku| {
+            lines().any(|line| line.sku == *sku && matches!(line.change, Change::Set(_)))
+        };
+        for place in places {
+            match &mut tx {
+                Some(tx) if is_set(place.0) => {
+                    let levels = tx.select_sku_for_update(place.0).await?;
+                    snapshot.levels.retain(|level| level.sku != *place.0);
+                    snapshot.levels.extend(levels);
+                }
+                Some(tx) => {
+                    let row = tx.select_for_update(place).await?;
+                    snapshot.levels.extend(row.map(|row| row.level));
+                }
+                None => snapshot.levels.extend(self.level(place.0, place.1).await?),
+            }
+        }
+        if operations.len() > 1 {
+            let all: Vec<_> = operations.iter().collect();
+            snapshot.recorded = Some(self.recorded_among(&all).await?);
+        }
+        let sales = lines().filter_map(|line| match line.change {
+            Change::Return(one) => Some(one.sale),
+            _ => None,
+        });
+        let sales: Vec<_> = sales.collect();
+        if !sales.is_empty() {
+            snapshot.returned = self.returned(&sales).await?;
+        }
+        Ok(snapshot)
+    }
+
+    /// How many units of each sale have come back.
+    async fn returned(
+        &self,
+        sales: &[OperationId],
+    ) -> Result<HashMap<OperationId, i64>, StoreError> {
+        self.step("SELECT the sum of the returns").await?;
+        let tables = self.tables();
+        let of = |sale: OperationId| {
+            let movements = tables.ledger.iter().map(|entry| &entry.movement);
+            let returns = movements.filter(|one| one.reverses == Some(sale));
+            returns.filter_map(|one| one.returned).sum()
+        };
+        Ok(sales.iter().map(|sale| (*sale, of(*sale))).collect())
+    }
+
+    /// Writes the levels and their movements, and commits. A level that is left out has no movements.
+    async fn put_and_commit(
+        &self,
+        mut tx: Transaction,
+        write: Write,
+    ) -> Result<Written, StoreError> {
+        if !write.waits {
+            self.step("SELECT FOR UPDATE SKIP LOCKED").await?;
+        }
+        let mut available = Vec::new();
+        let mut after = Vec::new();
+        for level in &write.levels {
+            let place = (&level.sku, &level.warehouse);
+            let is_free = write.waits || tx.try_lock_row(place);
+            let row = if is_free {
+                self.put(&mut tx, level, write.expires_at).await?
+            } else {
+                None
+            };
+            available.push(row.as_ref().map(|row| row.level.available()));
+            after.push(row.map(|row| row.level));
+        }
+        let written = available.iter().flatten().count();
+        if written == 0 || (write.is_whole && written < write.levels.len()) {
+            if self.tables().clock >= write.expires_at {
+                self.decisions.note("a write has expired");
+            }
+            return Ok(Written::Levels(vec![None; available.len()]));
+        }
+        for movement in write.movements {
+            let Some(level) = &after[movement.level] else {
+                continue;
+            };
+            let (movements, units) = movement.after;
+            let mut entry = movement.entry;
+            entry.movement.available_after = level.available() - units;
+            entry.movement.level_version = level.version - movements;
+            if !tx.insert(entry).await? {
+                return Ok(Written::Duplicate);
+            }
+        }
+        if written > 1 {
             self.decisions.note("several levels in one transaction");
         }
         tx.commit().await?;
-        Ok(Some(written))
+        Ok(Written::Levels(available))
     }
 
-    /// Writes the level and its movements, and commits. Returns how many units are available then, or why
-    /// nothing was written.
-    async fn write(
-        &self,
-        mut tx: Transaction,
-        write: BatchWrite,
-        expires_at: i64,
-    ) -> Result<Result<i64, BatchAttempt>, StoreError> {
-        let available = match self.put_batch(&mut tx, write, expires_at).await? {
-            Ok(available) => available,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        tx.commit().await?;
-        Ok(Ok(available))
-    }
-
-    /// [`MemoryStore::write`] without the commit.
-    async fn put_batch(
+    /// `UPDATE` of one level, if its condition holds.
+    async fn put(
         &self,
         tx: &mut Transaction,
-        write: BatchWrite,
+        level: &LevelWrite,
         expires_at: i64,
-    ) -> Result<Result<i64, BatchAttempt>, StoreError> {
-        let BatchWrite { sales, version } = write;
-        let ([(first, _), ..], [.., (_, units)]) = (&sales[..], &sales[..]) else {
-            unreachable!("a write has sales")
-        };
+    ) -> Result<Option<Row>, StoreError> {
         let holds = |row: &Row| {
-            version.is_none_or(|version| row.level.version == version)
-                && row.level.available() >= *units
+            level
+                .version
+                .is_none_or(|version| row.level.version == version)
+                && row.level.available() + level.available_delta >= 0
         };
-        let movements = i64::try_from(sales.len()).expect("a short list");
         let set = |row: &mut Row| {
-            row.level.on_hand -= units;
+            row.level.on_hand += level.delta;
+            row.level.backorder_limit = level.backorder_limit.unwrap_or(row.level.backorder_limit);
             // The update itself adds one.
-            row.level.version += movements - 1;
+            row.level.version += level.movements - 1;
         };
-        let place = (&first.sku, &first.warehouse);
-        let Some(after) = tx.update(place, holds, set, expires_at).await? else {
-            if self.tables().clock >= expires_at {
-                self.decisions.note("a batch has expired");
-            }
-            return Ok(Err(BatchAttempt::Conflict));
-        };
-        let after = after.level;
-        for ((deduction, sold), number) in sales.iter().zip(1..) {
-            let mut level = after.clone();
-            level.on_hand += units - sold;
-            level.version += number - movements;
-            if !tx.insert(sale(deduction, &level)).await? {
-                return Ok(Err(BatchAttempt::Duplicate));
-            }
-        }
-        Ok(Ok(after.available()))
+        let place = (&level.sku, &level.warehouse);
+        tx.update(place, holds, set, expires_at).await
     }
 }

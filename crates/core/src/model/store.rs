@@ -88,14 +88,15 @@ impl Row {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) movement: Movement,
+    pub(super) line: usize,
     pub(super) key: Option<(String, String)>,
 }
 
 impl Entry {
     /// Whether a unique index refuses `other` beside this one.
     pub(super) fn excludes(&self, other: &Self) -> bool {
-        self.movement.operation == other.movement.operation
-            || (self.key.is_some() && self.key == other.key)
+        let identity = |entry: &Self| (entry.movement.operation, entry.line);
+        identity(self) == identity(other) || (self.key.is_some() && self.key == other.key)
     }
 
     /// The movement whose result is the level `after`.
@@ -128,19 +129,11 @@ impl Entry {
             // The model has no time, and no explored code reads it.
             created_at: "1970-01-01T00:00:00Z".to_owned(),
         };
-        let key = key(idempotency);
-        Self { movement, key }
-    }
-
-    /// The movement of a change that is not a sale.
-    pub(super) fn of_change(
-        operation: OperationId,
-        delta: i64,
-        after: &StockLevel,
-        idempotency: Option<&Idempotency>,
-    ) -> Self {
-        let kind = MovementKind::of_change(delta);
-        Self::new(operation, kind, delta, after, idempotency)
+        Self {
+            movement,
+            line: 0,
+            key: key(idempotency),
+        }
     }
 }
 

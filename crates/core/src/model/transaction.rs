@@ -60,6 +60,10 @@ impl Transaction {
         self.lock(format!("row {sku} {warehouse}")).await;
     }
 
+    fn has_locked(&self, (sku, warehouse): Place<'_>) -> bool {
+        self.locks.contains_key(&format!("row {sku} {warehouse}"))
+    }
+
     /// The row as this transaction sees it: its last write, or else the committed row.
     pub(super) fn row(&self, place: Place<'_>) -> Option<Row> {
         let own = self.written.iter().rev().find(|row| row.is_at(place));
@@ -81,7 +85,8 @@ impl Transaction {
     /// `UPDATE … SET … WHERE <key> AND <condition>`; returns the new row, if one was updated.
     ///
     /// READ COMMITTED: a row whose committed version fails the condition is skipped without a wait.
-    /// Any other row is locked first, and the condition is then checked again. So is the clock.
+    /// Any other row is locked first, and the condition is then checked again. So is the clock. It is no
+    /// step if this transaction has locked the row: until the commit, no other task can see the new values.
     pub(super) async fn update(
         &mut self,
         place: Place<'_>,
@@ -89,7 +94,9 @@ impl Transaction {
         set: impl FnOnce(&mut Row),
         expires_at: i64,
     ) -> Result<Option<Row>, StoreError> {
-        self.store.step("UPDATE").await?;
+        if !self.has_locked(place) {
+            self.store.step("UPDATE").await?;
+        }
         if self.row(place).filter(&condition).is_none() {
             return Ok(None);
         }
@@ -122,20 +129,20 @@ impl Transaction {
         Ok(self.store.levels_now(sku))
     }
 
-    /// `INSERT` of a row of stock, or `UPDATE` of all its columns except the fence.
-    pub(super) async fn put(&mut self, level: StockLevel) -> Result<(), StoreError> {
-        self.store.step("INSERT or UPDATE of the level").await?;
-        let place = (&level.sku, &level.warehouse);
-        self.lock_row(place).await;
-        let fence = self.row(place).and_then(|row| row.fence);
-        self.written.push(Row { level, fence });
+    /// `INSERT` of an empty row of stock.
+    pub(super) async fn create(&mut self, (sku, warehouse): Place<'_>) -> Result<(), StoreError> {
+        self.store.step("INSERT of the level").await?;
+        self.lock_row((sku, warehouse)).await;
+        let level = StockLevel {
+            sku: sku.clone(),
+            warehouse: warehouse.clone(),
+            on_hand: 0,
+            held: 0,
+            backorder_limit: 0,
+            version: 0,
+        };
+        self.written.push(Row { level, fence: None });
         Ok(())
-    }
-
-    /// `UPDATE` of a row that this transaction has locked. It is not a step: until the commit, no
-    /// other task can see the row's new values.
-    pub(super) fn overwrite(&mut self, row: Row) {
-        self.written.push(row);
     }
 
     /// `INSERT` into the ledger; returns false for a duplicate.

@@ -1,24 +1,20 @@
-//! Decides a batch of deductions of one level, as if they came one after the other.
+//! Makes a batch of operations of one level, as if they came one after the other.
 //!
 //! The first attempt reads nothing: it takes all units at once, on condition that they are available. If
-//! that is refused, the store reads the level and the ledger, decides each deduction, and writes the
-//! level on condition that its version is still the one that was read. So a refusal is never based on an
-//! older level. If other replicas change the level first, it is read again; after that the row is locked
-//! from the reading to the commit.
+//! that is refused, the store reads the level and the ledger, plans each operation, and writes the level on
+//! condition that its version is still the one that was read. So a refusal is never based on an older
+//! level. If other replicas change the level first, it is read again; after that the row is locked from the
+//! reading to the commit.
 //!
-//! No deduction fails because of another one. If an index of the ledger refuses the batch although
-//! the ledger was asked, another request has just recorded a key: the ledger is asked again, and then
-//! each deduction is made alone. A large batch is divided first.
-
-use std::collections::{HashMap, HashSet};
-use std::time::Duration;
-
-use tokio::time::Instant;
+//! No operation fails because of another one. If an index of the ledger refuses the batch although the
+//! ledger was asked, another request has just recorded a key: the ledger is asked again, and then each
+//! operation is made alone. A large batch is divided first.
 
 use super::{AttemptOutcome, StoreError};
-use crate::stock::{Deduction, Idempotency, Movement, OperationId, StockLevel};
+use crate::plan::Plan;
+use crate::stock::{Movement, Operation};
 
-/// What the store answers to one deduction of a batch.
+/// What the store answers to one operation of a batch.
 pub type BatchAnswer = Result<AttemptOutcome, StoreError>;
 
 /// How many conditional writes may lose against other replicas before the row is locked.
@@ -29,41 +25,37 @@ const CONFLICTS: u32 = 2;
 /// of the server and not of the row.
 const WAITS: u32 = 2;
 
-/// How often the ledger may refuse a batch before each deduction is made alone.
+/// How often the ledger may refuse a batch before each operation is made alone.
 const DUPLICATES: u32 = 2;
 
-/// How many deductions at most are made alone one after the other. The callers of all of them wait, and
+/// How many operations at most are made alone one after the other. The callers of all of them wait, and
 /// each takes a commit.
 const ALONE: usize = 256;
 
-/// A deduction whose caller is answered sooner is not attempted: the batch would expire with it.
-pub const LAST_MOMENT: Duration = Duration::from_millis(100);
-
-/// How a store makes a batch.
+/// How a store makes operations: it reads a snapshot, decides with [`Plan`], and writes.
 pub trait BatchStore: Sync {
-    /// Decides with [`BatchPlan`], and writes.
+    /// Makes operations of one level, and answers each.
     fn attempt(
         &self,
-        batch: &[Deduction],
+        batch: &[Operation],
         guard: BatchGuard,
     ) -> impl Future<Output = Result<BatchAttempt, StoreError>> + Send;
 
-    /// Makes one deduction, like [`SqlMethod::Guarded`](super::SqlMethod::Guarded).
-    fn alone(&self, deduction: &Deduction) -> impl Future<Output = BatchAnswer> + Send;
+    /// Makes one operation. A deduction is one guarded write.
+    fn alone(&self, operation: &Operation) -> impl Future<Output = BatchAnswer> + Send;
 
-    /// Writes the sales of each plan whose row is not locked and whose units are available, in one
-    /// transaction. The plans are of different levels and have sales. Returns the units that are available
-    /// after each, or `None` for a plan that was left out. Returns `None` for all if an index of the ledger
-    /// refused a sale.
-    fn write_merged(
+    /// Writes each level of the plan whose row is not locked and whose units are available, with its
+    /// movements, in one transaction. Returns the units that are available after each, or `None` for a level
+    /// that was left out. Returns `None` for all if an index of the ledger refused a movement.
+    fn write_free_levels(
         &self,
-        plans: &[&BatchPlan<'_>],
+        plan: &Plan<'_>,
     ) -> impl Future<Output = Result<Option<Vec<Option<i64>>>, StoreError>> + Send;
 
-    /// The movements that the ledger has of the operations and keys of the plans' sales.
-    fn recorded_sales(
+    /// The movements that the ledger has of the operations and of their keys.
+    fn recorded_among(
         &self,
-        plans: &[&BatchPlan<'_>],
+        operations: &[&Operation],
     ) -> impl Future<Output = Result<Vec<Movement>, StoreError>> + Send;
 }
 
@@ -81,22 +73,22 @@ pub enum BatchGuard {
 /// How an attempt to make a batch ended.
 #[derive(Debug)]
 pub enum BatchAttempt {
-    /// Each deduction has its answer.
+    /// Each operation has its answer.
     Answered(Vec<BatchAnswer>),
     /// The guard does not hold, or the attempt has expired.
     Conflict,
-    /// An index of the ledger refused a sale.
+    /// An index of the ledger refused a movement.
     Duplicate,
-    /// Another transaction is recording the key of a sale, or the database refuses a row. So each is
+    /// Another transaction is recording the key of an operation, or the database refuses a row. So each is
     /// made alone, and only the one that is concerned gets the error.
     Alone,
 }
 
-/// Makes each deduction of a batch, and answers each by itself. `read_first`: some of them will probably be
+/// Makes each operation of a batch, and answers each by itself. `read_first`: some of them will probably be
 /// refused, so the first attempt is not made blindly.
-pub async fn deduct_batch<S: BatchStore>(
+pub async fn write_batch<S: BatchStore>(
     store: &S,
-    batch: &[Deduction],
+    batch: &[Operation],
     read_first: bool,
 ) -> Vec<BatchAnswer> {
     let (mut conflicts, mut duplicates) = (0, 0);
@@ -123,13 +115,13 @@ pub async fn deduct_batch<S: BatchStore>(
     let mut answers = Vec::with_capacity(batch.len());
     if batch.len() > ALONE {
         for part in batch.chunks(ALONE) {
-            answers.extend(Box::pin(deduct_batch(store, part, read_first)).await);
+            answers.extend(Box::pin(write_batch(store, part, read_first)).await);
         }
         return answers;
     }
     let mut waits = 0;
-    for deduction in batch {
-        let answer = store.alone(deduction).await;
+    for operation in batch {
+        let answer = store.alone(operation).await;
         waits += match answer {
             Err(StoreError::LockWait(_)) => WAITS,
             Err(StoreError::KeyInFlight(_) | StoreError::Unexpected(_)) => 1,
@@ -143,204 +135,6 @@ pub async fn deduct_batch<S: BatchStore>(
     }
     answers.resize_with(batch.len(), || Ok(AttemptOutcome::Conflict));
     answers
-}
-
-/// What becomes of the deductions of a batch, if the sales among them are committed.
-#[derive(Debug)]
-pub struct BatchPlan<'a> {
-    /// The deductions to make, in the order of their arrival.
-    pub sales: Vec<BatchSale<'a>>,
-    /// The level that was read.
-    pub read: Option<StockLevel>,
-    /// One for each deduction.
-    decisions: Vec<Decision>,
-}
-
-/// A deduction that is to be made.
-#[derive(Debug)]
-pub struct BatchSale<'a> {
-    /// The request.
-    pub deduction: &'a Deduction,
-    /// The units of the sales up to this one.
-    pub units: i64,
-}
-
-#[derive(Debug)]
-enum Decision {
-    /// True even if no sale is committed.
-    Final(AttemptOutcome),
-    /// An outcome that follows from the sales before it.
-    AfterSales(AttemptOutcome),
-    /// A sale, and the units of the sales up to this one.
-    Sale(i64),
-}
-
-impl<'a> BatchPlan<'a> {
-    /// Assumes that the units of all deductions are available, and that the ledger has none of them.
-    #[must_use]
-    pub fn unread(batch: impl IntoIterator<Item = &'a Deduction>) -> Self {
-        Self::decide(&Recorded::new(&[]), batch, |_| Ok(()))
-    }
-
-    /// Decides on the level as it was read, and on the movements that the ledger has of the
-    /// operations and keys of the batch. They must not have been read before the level: the sale of
-    /// the last unit must be among them if the level shows it.
-    #[must_use]
-    pub fn new(
-        read: Option<StockLevel>,
-        recorded: &[Movement],
-        batch: impl IntoIterator<Item = &'a Deduction>,
-    ) -> Self {
-        let mut level = read.clone();
-        let plan = Self::decide(&Recorded::new(recorded), batch, |units| {
-            AttemptOutcome::decide(level.as_ref(), units).map_err(unrecorded)?;
-            level.as_mut().ok_or(AttemptOutcome::UnknownSku)?.on_hand -= units;
-            Ok(())
-        });
-        Self { read, ..plan }
-    }
-
-    /// `take`: takes units, or refuses.
-    fn decide(
-        recorded: &Recorded<'_>,
-        batch: impl IntoIterator<Item = &'a Deduction>,
-        mut take: impl FnMut(i64) -> Result<(), AttemptOutcome>,
-    ) -> Self {
-        let mut plan = Self {
-            sales: Vec::new(),
-            read: None,
-            decisions: Vec::new(),
-        };
-        let mut sold = Identities::default();
-        let too_soon = Instant::now() + LAST_MOMENT;
-        for deduction in batch {
-            let decision = if let Some(movement) = recorded.find(deduction) {
-                Decision::Final(AttemptOutcome::Recorded(Box::new(movement.clone())))
-            } else if sold.has(deduction) {
-                Decision::AfterSales(AttemptOutcome::Duplicate)
-            } else if deduction.deadline < too_soon {
-                Decision::Final(AttemptOutcome::Conflict)
-            } else {
-                match take(deduction.quantity.units()) {
-                    Ok(()) => {
-                        sold.add(deduction);
-                        plan.sell(deduction)
-                    }
-                    Err(refusal) if plan.sales.is_empty() => Decision::Final(refusal),
-                    Err(refusal) => Decision::AfterSales(refusal),
-                }
-            };
-            plan.decisions.push(decision);
-        }
-        plan
-    }
-
-    fn sell(&mut self, deduction: &'a Deduction) -> Decision {
-        let units = self.units() + deduction.quantity.units();
-        self.sales.push(BatchSale { deduction, units });
-        Decision::Sale(units)
-    }
-
-    /// The units of all sales.
-    fn units(&self) -> i64 {
-        self.sales.last().map_or(0, |sale| sale.units)
-    }
-
-    /// When the attempt expires: with its earliest sale.
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        let deadlines = self.sales.iter().map(|sale| sale.deduction.deadline);
-        deadlines.min().unwrap_or_else(Instant::now)
-    }
-
-    /// The answers, if there are no sales.
-    #[must_use]
-    pub fn without_sales(self) -> Vec<BatchAnswer> {
-        self.committed(0)
-    }
-
-    /// The answers, if the sales are committed and leave `available` units.
-    #[must_use]
-    pub fn committed(self, available: i64) -> Vec<BatchAnswer> {
-        let before = available + self.units();
-        let outcome = |decision| match decision {
-            Decision::Final(outcome) | Decision::AfterSales(outcome) => Ok(outcome),
-            Decision::Sale(units) => Ok(AttemptOutcome::Deducted {
-                remaining: before - units,
-            }),
-        };
-        self.decisions.into_iter().map(outcome).collect()
-    }
-
-    /// The answers, if the write of the sales ended with `error`. A deduction that is no sale was not
-    /// attempted then, and can be attempted again.
-    #[must_use]
-    pub fn failed(self, mut error: StoreError) -> Vec<BatchAnswer> {
-        let answer = |decision| match decision {
-            Decision::Final(outcome) => Ok(outcome),
-            Decision::Sale(_) => Err(error.share()),
-            Decision::AfterSales(_) => Ok(AttemptOutcome::Conflict),
-        };
-        self.decisions.into_iter().map(answer).collect()
-    }
-}
-
-/// The refusal of a deduction that is not among the recorded ones.
-fn unrecorded(refusal: AttemptOutcome) -> AttemptOutcome {
-    match refusal {
-        AttemptOutcome::Insufficient { available } => AttemptOutcome::Unrecorded { available },
-        other => other,
-    }
-}
-
-/// The movements that the ledger has.
-pub(super) struct Recorded<'a> {
-    operations: HashMap<OperationId, &'a Movement>,
-    keys: HashMap<(&'a str, &'a str), &'a Movement>,
-}
-
-impl<'a> Recorded<'a> {
-    pub(super) fn new(movements: &'a [Movement]) -> Self {
-        let with_key = |movement: &'a Movement| {
-            let key = movement.idempotency_key.as_deref()?;
-            Some(((&*movement.caller, key), movement))
-        };
-        Self {
-            operations: movements.iter().map(|one| (one.operation, one)).collect(),
-            keys: movements.iter().filter_map(with_key).collect(),
-        }
-    }
-
-    pub(super) fn find(&self, deduction: &Deduction) -> Option<&'a Movement> {
-        let by_key = || self.keys.get(&key(deduction.idempotency.as_ref()?));
-        let by_operation = self.operations.get(&deduction.operation);
-        by_operation.or_else(by_key).copied()
-    }
-}
-
-/// The operations and keys of the sales.
-#[derive(Default)]
-struct Identities<'a> {
-    operations: HashSet<OperationId>,
-    keys: HashSet<(&'a str, &'a str)>,
-}
-
-impl<'a> Identities<'a> {
-    fn has(&self, deduction: &Deduction) -> bool {
-        let idempotency = deduction.idempotency.as_ref();
-        self.operations.contains(&deduction.operation)
-            || idempotency.is_some_and(|one| self.keys.contains(&key(one)))
-    }
-
-    fn add(&mut self, deduction: &'a Deduction) {
-        self.operations.insert(deduction.operation);
-        self.keys.extend(deduction.idempotency.as_ref().map(key));
-    }
-}
-
-/// The values of the ledger's unique index.
-fn key(idempotency: &Idempotency) -> (&str, &str) {
-    (idempotency.caller.as_str(), idempotency.key.as_str())
 }
 
 #[cfg(test)]

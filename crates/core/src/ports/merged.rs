@@ -1,91 +1,89 @@
-//! Makes batches of several levels in one transaction, which waits for no row.
+//! Makes operations of several levels in one transaction, which waits for no row.
 //!
-//! A batch that the transaction leaves out is made alone afterwards, so this function never decides on a
-//! refusal. If the ledger has a sale, the levels concerned are left out, and the others are written.
+//! A level that the transaction leaves out is written alone afterwards, so this function never decides on a
+//! refusal. If the ledger has an operation, the levels concerned are left out, and the others are written.
 //!
 //! Levels are locked in any order. No deadlock follows from that, because no lock is waited for.
 
+use std::collections::HashSet;
 use std::error::Error as _;
 use std::sync::Once;
 
-use super::batch::Recorded;
-use super::{BatchAnswer, BatchPlan, BatchStore, StoreError};
-use crate::stock::Deduction;
+use super::{BatchStore, StoreError};
+use crate::plan::{Plan, PlanAnswers, Recorded};
+use crate::stock::{Operation, Sku, Warehouse};
 
-/// How often the sales are sent: again without the levels whose sales the ledger has.
+/// How often the movements are sent: again without the levels whose operations the ledger has.
 const ATTEMPTS: u32 = 2;
 
-/// Makes batches of different levels. `None` for a batch that was left out: nothing of it was made.
-pub async fn deduct_merged<S: BatchStore>(
-    store: &S,
-    batches: &[Vec<Deduction>],
-) -> Vec<Option<Vec<BatchAnswer>>> {
-    let plans: Vec<_> = batches.iter().map(BatchPlan::unread).collect();
-    let available = match write(store, &plans).await {
-        Ok(available) => available,
-        // One row, one key or one SKU's share of the connections may be the cause.
-        Err(
-            error @ (StoreError::Aborted(_)
-            | StoreError::LockWait(_)
-            | StoreError::TooSlow(_)
-            | StoreError::KeyInFlight(_)
-            | StoreError::Exhausted
-            | StoreError::Unexpected(_)
-            | StoreError::Bug(_)),
-        ) => {
-            log(&error);
-            vec![None; plans.len()]
-        }
-        Err(mut error) => {
-            let failed = plans.into_iter().map(|plan| plan.failed(error.share()));
-            return failed.map(Some).collect();
-        }
-    };
-    let answers = plans.into_iter().zip(available);
-    let answers = answers.map(|(plan, available)| {
-        if plan.sales.is_empty() {
-            Some(plan.without_sales())
-        } else {
-            available.map(|available| plan.committed(available))
-        }
-    });
-    answers.collect()
+/// Makes deductions of several levels. `None` for one that has a level which was left out: it was not made.
+pub async fn write_levels<S: BatchStore>(store: &S, operations: &[Operation]) -> PlanAnswers {
+    let mut left_out = HashSet::new();
+    for _ in 0..ATTEMPTS {
+        let chosen = operations.iter().filter(|one| !concerns(one, &left_out));
+        let plan = Plan::unread(chosen);
+        let answers = match store.write_free_levels(&plan).await {
+            Ok(Some(available)) => plan.committed(&available),
+            Ok(None) => {
+                let before = left_out.len();
+                match recorded_levels(store, operations).await {
+                    Ok(recorded) => left_out.extend(recorded),
+                    Err(error) => {
+                        log(&error);
+                        break;
+                    }
+                }
+                if left_out.len() == before {
+                    // Two of the levels have the same key.
+                    break;
+                }
+                continue;
+            }
+            // One row, one key or one SKU's share of the connections may be the cause.
+            Err(
+                error @ (StoreError::Aborted(_)
+                | StoreError::LockWait(_)
+                | StoreError::TooSlow(_)
+                | StoreError::KeyInFlight(_)
+                | StoreError::Exhausted
+                | StoreError::Unexpected(_)
+                | StoreError::Bug(_)),
+            ) => {
+                log(&error);
+                break;
+            }
+            Err(error) => plan.failed(error).into_iter().map(Some).collect(),
+        };
+        let mut answers = answers.into_iter();
+        let answer = |operation: &Operation| {
+            let was_chosen = !concerns(operation, &left_out);
+            was_chosen.then(|| answers.next()).flatten().flatten()
+        };
+        return operations.iter().map(answer).collect();
+    }
+    operations.iter().map(|_| None).collect()
 }
 
-/// Writes the sales of the plans that have any. Returns the units that are available after each, or `None`
-/// for a plan that was left out.
-async fn write<S: BatchStore>(
+/// The levels of the operations that the ledger has.
+async fn recorded_levels<'a, S: BatchStore>(
     store: &S,
-    plans: &[BatchPlan<'_>],
-) -> Result<Vec<Option<i64>>, StoreError> {
-    let mut available = vec![None; plans.len()];
-    let mut left: Vec<_> = (0..plans.len()).collect();
-    left.retain(|place| !plans[*place].sales.is_empty());
-    for _ in 0..ATTEMPTS {
-        let chosen: Vec<_> = left.iter().map(|place| &plans[*place]).collect();
-        if chosen.is_empty() {
-            break;
-        }
-        if let Some(written) = store.write_merged(&chosen).await? {
-            for (place, units) in left.iter().zip(written) {
-                available[*place] = units;
-            }
-            break;
-        }
-        let recorded = store.recorded_sales(&chosen).await?;
-        let recorded = Recorded::new(&recorded);
-        let has_recorded = |plan: &BatchPlan<'_>| {
-            let mut sales = plan.sales.iter();
-            sales.any(|sale| recorded.find(sale.deduction).is_some())
-        };
-        let before = left.len();
-        left.retain(|place| !has_recorded(&plans[*place]));
-        if left.len() == before {
-            // Two of the levels have the same key.
-            break;
-        }
-    }
-    Ok(available)
+    operations: &'a [Operation],
+) -> Result<Vec<(&'a Sku, &'a Warehouse)>, StoreError> {
+    let all: Vec<_> = operations.iter().collect();
+    let found = store.recorded_among(&all).await?;
+    let recorded = Recorded::new(&found);
+    let recorded = all.into_iter().filter(|one| recorded.find(one).is_some());
+    Ok(recorded.flat_map(levels).collect())
+}
+
+fn levels(operation: &Operation) -> impl Iterator<Item = (&Sku, &Warehouse)> {
+    let lines = operation.lines.iter();
+    lines.map(|line| (&line.sku, &line.warehouse))
+}
+
+/// Whether one of the operation's levels is among these.
+fn concerns(operation: &Operation, left_out: &HashSet<(&Sku, &Warehouse)>) -> bool {
+    levels(operation).any(|level| left_out.contains(&level))
 }
 
 /// A defect is a warning once. If it is of one row, the request concerned reports it each time.

@@ -1,15 +1,18 @@
-//! What a store answers to a deduction or to a change of a level.
+//! What one attempt at an operation did.
 
-use crate::stock::{Fence, Movement, StockLevel};
+use crate::stock::{Fence, Movement, StockError, StockLevel};
 
-/// What one attempt to deduct did. Every variant but [`AttemptOutcome::Deducted`] changed nothing.
+/// What one attempt did. Every variant but [`AttemptOutcome::Deducted`] and [`AttemptOutcome::Changed`]
+/// changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptOutcome {
-    /// Level and movement are written together.
+    /// A deduction is committed: level and movement together.
     Deducted {
         /// Units available right after it.
         remaining: i64,
     },
+    /// Another change is committed. If the level already was as a setting requires, nothing was written.
+    Changed(Box<ChangedLevel>),
     /// Fewer units are available than requested.
     Insufficient {
         /// Units available.
@@ -22,6 +25,8 @@ pub enum AttemptOutcome {
     },
     /// No such SKU in that warehouse.
     UnknownSku,
+    /// Another rule refuses it.
+    Refused(Refusal),
     /// The level is no longer the one that was read.
     Conflict,
     /// The lock was lost: a later holder of it has written.
@@ -32,9 +37,55 @@ pub enum AttemptOutcome {
     Recorded(Box<Movement>),
 }
 
+/// What a change made of a level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedLevel {
+    /// The level after the change.
+    pub level: StockLevel,
+    /// Whether the change created it.
+    pub created: bool,
+    /// Units added to `on_hand`.
+    pub delta: i64,
+    /// How many units of a sale came back, if the change is a return.
+    pub returned: Option<i64>,
+}
+
+/// Why a rule refuses a change that is not a sale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The caller's precondition does not hold.
+    PreconditionFailed,
+    /// Units on hand may be set only with a precondition, because the level was changed since its
+    /// creation.
+    PreconditionRequired,
+    /// It would break `on_hand - held >= -backorder_limit`.
+    BelowLimit,
+    /// The counter would overflow.
+    TooLarge,
+    /// More units than are left of the sale, or none are left.
+    ExceedsSale {
+        /// Units of the sale that have not come back.
+        left: i64,
+    },
+}
+
+impl Refusal {
+    /// The error of a caller who has requested so many units.
+    #[must_use]
+    pub fn error(self, requested: i64) -> StockError {
+        match self {
+            Self::PreconditionFailed => StockError::PreconditionFailed,
+            Self::PreconditionRequired => StockError::PreconditionRequired,
+            Self::BelowLimit => StockError::BelowLimit,
+            Self::TooLarge => StockError::TooLarge,
+            Self::ExceedsSale { left } => StockError::ExceedsSale { requested, left },
+        }
+    }
+}
+
 impl AttemptOutcome {
-    /// Decides on a level that was read and locked: the units that remain after `units` are taken,
-    /// or why they are not taken.
+    /// Decides on a level that was read: the units that remain after `units` are taken, or why they are not
+    /// taken.
     ///
     /// # Errors
     /// The refusal.
@@ -67,34 +118,4 @@ impl AttemptOutcome {
             Self::Conflict
         }
     }
-}
-
-/// What a change of a level did. Every variant but [`ChangeOutcome::Done`] changed nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChangeOutcome {
-    /// The level is committed as the change requires. If it was so before, nothing was written.
-    Done {
-        /// The level after the change.
-        level: StockLevel,
-        /// Whether the change created the level.
-        created: bool,
-    },
-    /// No such SKU in that warehouse. A change that creates it needs a number of units.
-    UnknownSku,
-    /// The caller's precondition does not hold.
-    PreconditionFailed,
-    /// Units on hand may be set only with a precondition, because the level was changed since its
-    /// creation.
-    PreconditionRequired,
-    /// It would break `on_hand - held >= -backorder_limit`.
-    BelowLimit {
-        /// Units available.
-        available: i64,
-    },
-    /// The counter would overflow.
-    TooLarge,
-    /// The level is no longer the one that was read.
-    Conflict,
-    /// The ledger already has this operation, or this idempotency key.
-    Duplicate,
 }

@@ -9,12 +9,10 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::{
-    AttemptOutcome, BatchAnswer, ChangeOutcome, Expiry, LateAttempt, ReversalOutcome, StoreError,
-};
+use super::{AttemptOutcome, BatchAnswer, Expiry, LateAttempt, StoreError};
+use crate::plan::PlanAnswers;
 use crate::stock::{
-    Adjustment, Deduction, Fence, Idempotency, LevelChange, Movement, OperationId, Reversal, Sku,
-    StockLevel, Warehouse,
+    Deduction, Fence, Idempotency, Movement, Operation, OperationId, Sku, StockLevel, Warehouse,
 };
 
 /// Reads single levels and single operations.
@@ -37,28 +35,44 @@ pub trait LedgerReader: Send + Sync + fmt::Debug {
     ) -> Result<Option<Movement>, StoreError>;
 }
 
-/// Deducts stock. A method that answers anything but [`AttemptOutcome::Deducted`] changed nothing.
+/// Changes stock: reads what the operations need, plans, and writes. An answer but
+/// [`AttemptOutcome::Deducted`] and [`AttemptOutcome::Changed`] means that nothing was changed.
 #[async_trait]
-pub trait DeductionStore: LedgerReader {
-    /// Takes the units.
-    async fn deduct(
-        &self,
-        deduction: &Deduction,
-        method: SqlMethod,
-    ) -> Result<AttemptOutcome, StoreError>;
+pub trait OperationStore: LedgerReader {
+    /// Makes one operation: locks its rows, reads, plans, and writes.
+    async fn write(&self, operation: &Operation) -> Result<AttemptOutcome, StoreError>;
 
-    /// The maximum number of deductions in a call of [`DeductionStore::deduct_all`].
+    /// The movement that the ledger holds under this operation id.
+    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError>;
+
+    /// The maximum number of operations in a call of [`OperationStore::write_batch`].
     fn max_batch(&self) -> usize;
 
-    /// Takes the units of each deduction in SQL, as if they came one after the other, and answers each
-    /// by itself. All are of one level, and carry the name of one strategy. One deduction is made like
-    /// [`SqlMethod::Guarded`]. More share a commit. `read_first`: some of them will probably be refused.
-    async fn deduct_all(&self, deductions: &[Deduction], read_first: bool) -> Vec<BatchAnswer>;
+    /// Makes each operation, as if they came one after the other, and answers each by itself. All are of one
+    /// level, and all deductions carry the name of one strategy. One deduction is one guarded write. More
+    /// operations share a commit. `read_first`: some of them will probably be refused.
+    async fn write_batch(&self, operations: &[Operation], read_first: bool) -> Vec<BatchAnswer>;
 
-    /// Takes the units of batches of different levels in one transaction, which waits for no row. Each batch
-    /// is as for [`DeductionStore::deduct_all`], and all carry the name of one strategy. `None` for a batch
-    /// that was left out: its row was locked, its units were missing, or the ledger has one of its keys.
-    async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>>;
+    /// Makes deductions of several levels in one transaction, which waits for no row. All carry the name of
+    /// one strategy. `None` for one whose level was left out: its row was locked, its units were missing, or
+    /// the ledger has one of its keys.
+    async fn write_levels(&self, operations: &[Operation]) -> PlanAnswers;
+
+    /// What became of earlier attempts whose outcome is unknown and of which the last expires at
+    /// `expiry`. Decides in a transaction that begins after `expiry` and locks the levels: an attempt
+    /// that was made in time holds those locks until its commit.
+    async fn late_attempt(
+        &self,
+        operation: &Operation,
+        expiry: Expiry,
+    ) -> Result<LateAttempt, StoreError>;
+}
+
+/// Deducts stock without a plan.
+#[async_trait]
+pub trait DeductionStore: OperationStore {
+    /// Takes the units if there are enough: one guarded write.
+    async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError>;
 
     /// Writes the level that follows from `read`, if `condition` holds.
     async fn write_back(
@@ -67,41 +81,12 @@ pub trait DeductionStore: LedgerReader {
         read: ReadLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError>;
-
-    /// What became of earlier attempts whose outcome is unknown and of which the last expires at
-    /// `expiry`. Decides in a transaction that begins after `expiry` and locks the level: an attempt
-    /// that was made in time holds that lock until its commit.
-    async fn late_attempt(
-        &self,
-        deduction: &Deduction,
-        expiry: Expiry,
-    ) -> Result<LateAttempt, StoreError>;
 }
 
 /// Levels that were read earlier, for readers that accept them.
 pub trait CachedLevels: Send + Sync + fmt::Debug {
     /// Ends the cached value of a SKU that may have been changed.
     fn forget(&self, sku: &Sku);
-}
-
-/// Sets and adjusts levels, and reverses sales.
-#[async_trait]
-pub trait LevelStore: LedgerReader {
-    /// Sets a level, and records the difference as a movement.
-    async fn set_level(&self, change: &LevelChange) -> Result<ChangeOutcome, StoreError>;
-
-    /// Adds units to a level or takes them from it.
-    async fn adjust(&self, adjustment: &Adjustment) -> Result<ChangeOutcome, StoreError>;
-
-    /// The movement that the SQL ledger holds under this operation id.
-    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError>;
-
-    /// Takes units of `sale` back. Never more than were sold.
-    async fn reverse(
-        &self,
-        reversal: &Reversal,
-        sale: &Movement,
-    ) -> Result<ReversalOutcome, StoreError>;
 }
 
 /// What a strategy knows of a level when it decides.
@@ -135,13 +120,4 @@ pub enum Condition<'a> {
     /// The version makes the write safe: a stale holder may write *before* the next holder does.
     /// The fence tells a lost lock from a lost race.
     Fence(&'a Fence),
-}
-
-/// How a deduction is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SqlMethod {
-    /// One guarded `UPDATE`, which changes no row if there are too few units.
-    Guarded,
-    /// Locks the row, reads it, decides, writes.
-    RowLock,
 }

@@ -7,7 +7,8 @@
 
 use super::{Card, Tier};
 use crate::deduct::DeductionRun;
-use crate::ports::{AttemptOutcome, SqlMethod, StoreError};
+use crate::ports::{AttemptOutcome, StoreError};
+use crate::stock::Operation;
 
 pub(super) const CARD: Card = Card {
     name: "for-update",
@@ -16,8 +17,8 @@ pub(super) const CARD: Card = Card {
     source: include_str!("for_update.rs"),
 };
 
-/// The store locks, reads, decides and writes in one transaction.
+/// The store locks, reads, plans and writes in one transaction.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let (store, method) = (&run.context.store, SqlMethod::RowLock);
-    store.deduct(run.deduction, method).await
+    let operation = Operation::from(run.deduction.clone());
+    run.context.store.write(&operation).await
 }

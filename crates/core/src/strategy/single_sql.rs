@@ -7,7 +7,7 @@
 
 use super::{Card, Tier};
 use crate::deduct::DeductionRun;
-use crate::ports::{AttemptOutcome, SqlMethod, StoreError};
+use crate::ports::{AttemptOutcome, StoreError};
 
 pub(super) const CARD: Card = Card {
     name: "single-sql",
@@ -18,6 +18,5 @@ pub(super) const CARD: Card = Card {
 
 /// The database checks and takes the units in one `UPDATE`.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let (store, method) = (&run.context.store, SqlMethod::Guarded);
-    store.deduct(run.deduction, method).await
+    run.context.store.deduct(run.deduction).await
 }

@@ -12,7 +12,7 @@ use super::pool::{PooledConnection, Server};
 use super::statements::{DELTA, NEXT_PARAMETERS};
 use crate::StoreError;
 use stocklock_core::ports::{AttemptOutcome, Condition, Expiry, ReadLevel};
-use stocklock_core::stock::Deduction;
+use stocklock_core::stock::{Operation, Quantity};
 
 /// A version that no level has.
 const NO_VERSION: i64 = -1;
@@ -45,14 +45,14 @@ pub(crate) struct ConditionalWrite<'a> {
 
 impl<'a> ConditionalWrite<'a> {
     /// Takes the units if enough are available.
-    pub(crate) fn if_available(deduction: &Deduction) -> Self {
+    pub(crate) fn if_available(operation: &Operation, quantity: Quantity) -> Self {
         Self {
-            row: LedgerRow::from_deduction(deduction, None),
+            row: LedgerRow::of_sale(operation, quantity, None),
             on_hand: format!("on_hand + {DELTA}"),
             also: String::new(),
             condition: format!("on_hand + {DELTA} - held >= -backorder_limit"),
             level_values: values![None::<i64>, None::<i64>, None::<i64>, None::<&str>],
-            deadline: deduction.deadline,
+            deadline: operation.deadline,
             expiry: None,
         }
     }
@@ -60,20 +60,21 @@ impl<'a> ConditionalWrite<'a> {
     /// Writes the level that follows from `read`: sets it, if the write has no condition. Otherwise the
     /// level is still the one that was read.
     pub(crate) fn from_read(
-        deduction: &Deduction,
+        operation: &Operation,
+        quantity: Quantity,
         read: ReadLevel,
         condition: Condition<'a>,
     ) -> Self {
         let [_, available, version, token, source] = &*NEXT_PARAMETERS;
         let mut write = Self {
-            row: LedgerRow::from_deduction(deduction, read.version),
-            ..Self::if_available(deduction)
+            row: LedgerRow::of_sale(operation, quantity, read.version),
+            ..Self::if_available(operation, quantity)
         };
         // NULL would be no condition.
         let unchanged = read.version.unwrap_or(NO_VERSION);
         match condition {
             Condition::None => {
-                let after = read.available - deduction.quantity.units();
+                let after = read.available - quantity.units();
                 write.level_values[0] = after.into();
                 write.on_hand = format!("{available} + held - backorder_limit");
                 write.condition = format!("{available} >= 0");
@@ -148,13 +149,13 @@ pub(super) mod tests {
 
     use super::*;
     use stocklock_core::stock::{
-        Caller, Idempotency, IdempotencyKey, OperationId, Quantity, Remarks, RequestHash, Sku,
+        Caller, Deduction, Idempotency, IdempotencyKey, OperationId, Remarks, RequestHash, Sku,
         Warehouse,
     };
 
     /// The write of the snapshots. `make bench` knows these values.
     pub(in crate::sql) fn sample() -> ConditionalWrite<'static> {
-        let write = ConditionalWrite::if_available(&Deduction {
+        let operation = Operation::from(Deduction {
             operation: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
             sku: Sku::parse("sample").unwrap(),
             warehouse: Warehouse::default(),
@@ -168,6 +169,7 @@ pub(super) mod tests {
             strategy: "single-sql",
             deadline: Instant::now(),
         });
+        let write = ConditionalWrite::if_available(&operation, Quantity::ONE);
         // In the year 2100.
         let at = 4_102_444_800_000;
         let expiry = Expiry {

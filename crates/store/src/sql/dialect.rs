@@ -13,11 +13,10 @@ use sqlx::types::Type;
 use sqlx::{Arguments, AssertSqlSafe, Database, FromRow, IntoArguments, SqlSafeStr, SqlStr};
 use uuid::Uuid;
 
-use super::batch::{BatchWrite, Written};
 use super::conditional_write::ConditionalWrite;
-use super::merged::{MergedWrite, WrittenLevel};
-use super::pool::{PooledConnection, Server, Transaction};
+use super::pool::{PooledConnection, Server};
 use super::statements::Words;
+use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result};
 
 /// One database.
@@ -28,7 +27,7 @@ pub(crate) trait Dialect: Server + Clone {
     /// The words in which its statements differ from those of the others.
     const WORDS: Words;
 
-    /// The maximum number of deductions that share a statement. With the longest values, 256 fit into one
+    /// The maximum number of operations that share a statement. With the longest values, 256 fit into one
     /// megabyte, the smallest `max_allowed_packet` in use.
     const MAX_BATCH: usize = 256;
 
@@ -53,27 +52,11 @@ pub(crate) trait Dialect: Server + Clone {
         write: &mut ConditionalWrite<'_>,
     ) -> impl Future<Output = Result<Option<AttemptOutcome>>> + Send;
 
-    /// Writes the level and the sales of a batch, and commits both, in as few messages as possible.
-    fn write_batch(
-        connection: PooledConnection<Self>,
-        write: &BatchWrite<'_>,
+    /// Writes levels and movements, and commits, in as few messages as possible.
+    fn write(
+        session: Session<Self>,
+        write: &Write<'_>,
     ) -> impl Future<Output = Result<Written>> + Send;
-
-    /// Writes the levels that no transaction has locked and that have enough units, with their sales, and
-    /// commits, in as few messages as possible. Returns the levels that were written, or `None` if an
-    /// index of the ledger refused a sale.
-    fn write_merged(
-        connection: PooledConnection<Self>,
-        write: &MergedWrite<'_>,
-    ) -> impl Future<Output = Result<Option<Vec<WrittenLevel>>>> + Send;
-
-    /// Inserts the sales of a batch for which the clock is before the expiry: all or, if it is late, not
-    /// all. `values`: what they have in common. Returns how many.
-    fn insert_batch(
-        tx: &mut Transaction<Self>,
-        write: &BatchWrite<'_>,
-        values: &[Value<'_>],
-    ) -> impl Future<Output = sqlx::Result<u64>> + Send;
 
     /// Settings of the server under which an acknowledged sale can be lost: one sentence each.
     fn unsafe_settings(

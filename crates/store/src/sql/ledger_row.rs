@@ -10,10 +10,9 @@ use uuid::Uuid;
 use super::dialect::{Value, values};
 use super::rows::rows;
 use crate::{Result, StoreError};
-use stocklock_core::ports::{PlannedLevel, PlannedReturn};
 use stocklock_core::stock::{
-    Adjustment, Caller, Deduction, Idempotency, LevelChange, Movement, MovementKind, OperationId,
-    Remarks, RequestHash, Reversal, Sku, StockLevel, Warehouse,
+    Caller, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, Sku,
+    Warehouse,
 };
 
 rows! {
@@ -46,107 +45,32 @@ rows! {
 }
 
 impl LedgerRow {
-    /// A row with the fields that every operation has.
-    fn new(
-        operation: OperationId,
-        (sku, warehouse): (&Sku, &Warehouse),
-        kind: MovementKind,
-        delta: i64,
-        idempotency: Option<&Idempotency>,
+    /// The sale of an operation's first line. `read_version`: the version of the level that it was computed
+    /// from, if that was read first.
+    pub(crate) fn of_sale(
+        operation: &Operation,
+        quantity: Quantity,
+        read_version: Option<i64>,
     ) -> Self {
-        let caller = idempotency.map_or_else(Caller::anonymous, |i| i.caller.clone());
+        let (line, key) = (operation.first(), operation.idempotency.as_ref());
+        let caller = key.map_or_else(Caller::anonymous, |one| one.caller.clone());
         Self {
-            operation_id: operation.0,
-            sku: sku.clone(),
-            warehouse: warehouse.clone(),
-            kind,
-            delta,
+            operation_id: operation.id.0,
+            sku: line.sku.clone(),
+            warehouse: line.warehouse.clone(),
+            kind: MovementKind::Deducted,
+            delta: -quantity.units(),
             available_after: 0,
             level_version: 0,
-            read_version: None,
-            strategy: None,
+            read_version,
+            strategy: operation.strategy.map(str::to_owned),
             caller: caller.into(),
-            idempotency_key: idempotency.map(|i| i.key.as_str().to_owned()),
-            request_hash: idempotency.map(|i| i.hash.0.to_vec()),
-            remarks: Remarks::default(),
+            idempotency_key: key.map(|one| one.key.as_str().to_owned()),
+            request_hash: key.map(|one| one.hash.0.to_vec()),
+            remarks: operation.remarks.clone(),
             reverses: None,
             returned: None,
             created_at: String::new(),
-        }
-    }
-
-    /// A sale. `read_version`: the version of the level that it was computed from, if that was read first.
-    pub(crate) fn from_deduction(deduction: &Deduction, read_version: Option<i64>) -> Self {
-        let Deduction {
-            operation,
-            idempotency,
-            ..
-        } = deduction;
-        let place = (&deduction.sku, &deduction.warehouse);
-        let delta = -deduction.quantity.units();
-        Self {
-            read_version,
-            strategy: Some(deduction.strategy.to_owned()),
-            remarks: deduction.remarks.clone(),
-            ..Self::new(
-                *operation,
-                place,
-                MovementKind::Deducted,
-                delta,
-                idempotency.as_ref(),
-            )
-        }
-    }
-
-    /// A level that was set.
-    pub(crate) fn from_level_change(change: &LevelChange, planned: &PlannedLevel) -> Self {
-        let mut row = Self::of_change(change.operation, &planned.level, planned.delta(), None);
-        row.read_version = planned.old.as_ref().map(|old| old.version);
-        row.remarks.reason.clone_from(&change.reason);
-        row
-    }
-
-    /// An adjustment that left the level `after`.
-    pub(crate) fn from_adjustment(adjustment: &Adjustment, after: &StockLevel) -> Self {
-        let key = adjustment.idempotency.as_ref();
-        let mut row = Self::of_change(adjustment.operation, after, adjustment.delta, key);
-        row.remarks.reason = Some(adjustment.reason.clone());
-        row.remarks.reference.clone_from(&adjustment.reference);
-        row
-    }
-
-    /// Units of a sale that came back.
-    pub(crate) fn from_reversal(reversal: &Reversal, planned: &PlannedReturn) -> Self {
-        let PlannedReturn {
-            level,
-            quantity,
-            restocked,
-        } = planned;
-        let (kind, key) = (MovementKind::Returned, reversal.idempotency.as_ref());
-        let place = (&level.sku, &level.warehouse);
-        let mut row = Self {
-            available_after: level.available(),
-            level_version: level.version,
-            reverses: Some(reversal.sale.0),
-            returned: Some(*quantity),
-            ..Self::new(reversal.operation, place, kind, *restocked, key)
-        };
-        row.remarks.reason = Some(reversal.reason.clone());
-        row
-    }
-
-    fn of_change(
-        operation: OperationId,
-        after: &StockLevel,
-        delta: i64,
-        key: Option<&Idempotency>,
-    ) -> Self {
-        let kind = MovementKind::of_change(delta);
-        let place = (&after.sku, &after.warehouse);
-        Self {
-            available_after: after.available(),
-            level_version: after.version,
-            ..Self::new(operation, place, kind, delta, key)
         }
     }
 

@@ -7,15 +7,13 @@
 use sqlx::MySql;
 use sqlx::query::Query;
 
-use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{self, Dialect, Statement, Value, fetch, trusted, values};
 use super::errors::{Verdict, classify, in_autocommit};
-use super::merged::{MergedWrite, WrittenLevel};
 use super::pool::{PooledConnection, Transaction};
 use super::statements::Words;
+use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result, StoreError};
-use stocklock_core::stock::Remarks;
 
 mod connect;
 mod parameters;
@@ -40,7 +38,6 @@ impl Dialect for MySqlServer {
         now: "unix_timestamp(sysdate(6)) * 1000",
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
         integer: "signed",
-        no_table: " FROM dual",
         // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
         use_index: " FORCE INDEX ($index)",
         begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
@@ -82,68 +79,35 @@ impl Dialect for MySqlServer {
         }
     }
 
-    async fn write_batch(
-        connection: PooledConnection<Self>,
-        write: &BatchWrite<'_>,
-    ) -> Result<Written> {
-        let mut tx = Transaction::begun(connection);
-        let json = write.json();
-        let values = [&write.guarded()[..], &values![&*json]].concat();
-        let called = tx.fetch(procedure::call_batch(), &values).await;
-        let written = match called.map(|rows: Vec<(i64,)>| rows.first().copied()) {
-            Ok(None) => Written::Refused,
-            Ok(Some((available,))) => Written::Committed(available),
+    /// One call of a procedure, which commits.
+    async fn write(session: Session<Self>, write: &Write<'_>) -> Result<Written> {
+        let (mut tx, begins) = match session {
+            // The server leaves the transaction open if it interrupts the call.
+            Session::Fresh(connection) => (Transaction::begun(connection), true),
+            Session::Open(tx) => (tx, false),
+        };
+        let (levels, movements) = (write.levels_json(), procedure::movements(write));
+        let values = values![
+            i64::from(begins),
+            i64::from(write.waits),
+            i64::from(write.is_whole()),
+            write.strategy(),
+            write.expires_at,
+            &*levels,
+            &*movements,
+        ];
+        let called = tx.fetch(procedure::call_write(), &values).await;
+        let written = match called.map(|mut rows: Vec<(String,)>| rows.pop()) {
+            Ok(None) => Written::Levels(Vec::new()),
+            Ok(Some((written,))) => {
+                let levels = serde_json::from_str(&written);
+                Written::Levels(levels.map_err(StoreError::outcome_unknown)?)
+            }
             Err(error) if classify(&error) == Verdict::Duplicate => Written::Duplicate,
             Err(error) => return Err(in_autocommit(error)),
         };
         tx.ended();
         Ok(written)
-    }
-
-    async fn write_merged(
-        connection: PooledConnection<Self>,
-        write: &MergedWrite<'_>,
-    ) -> Result<Option<Vec<WrittenLevel>>> {
-        let mut tx = Transaction::begun(connection);
-        let (levels, sales) = (write.levels_json(), write.sales_json());
-        let values = values![write.strategy(), write.expires_at, &*levels, &*sales];
-        let called = tx.fetch(procedure::call_merged(), &values).await;
-        let written = match called.map(|mut rows: Vec<(String,)>| rows.pop()) {
-            Ok(None) => Some(Vec::new()),
-            Ok(Some((written,))) => {
-                Some(serde_json::from_str(&written).map_err(StoreError::outcome_unknown)?)
-            }
-            Err(error) if classify(&error) == Verdict::Duplicate => None,
-            Err(error) => return Err(in_autocommit(error)),
-        };
-        tx.ended();
-        Ok(written)
-    }
-
-    async fn insert_batch(
-        tx: &mut Transaction<Self>,
-        write: &BatchWrite<'_>,
-        values: &[Value<'_>],
-    ) -> sqlx::Result<u64> {
-        let remarks = Remarks::NAMES.iter().enumerate().map(|(number, name)| {
-            format!("{name} varchar(200) CHARACTER SET utf8mb4 PATH '$[6][{number}]'")
-        });
-        let sales = format!(
-            "(SELECT unhex(operation) AS operation_id, delta, units_after, caller,
-                idempotency_key, unhex(hash) AS request_hash, {names}, number
-            FROM json_table($8, '$[*]' COLUMNS (
-                number FOR ORDINALITY,
-                operation varchar(32) PATH '$[0]',
-                delta bigint PATH '$[1]',
-                units_after bigint PATH '$[2]',
-                caller varchar(64) CHARACTER SET utf8mb4 PATH '$[3]',
-                idempotency_key varchar(255) CHARACTER SET utf8mb4 PATH '$[4]',
-                hash varchar(64) PATH '$[5]',
-                {remarks})) AS list) AS sale",
-            names = Remarks::NAMES.join(", "),
-            remarks = remarks.collect::<Vec<_>>().join(", "),
-        );
-        batch::insert_json(tx, &sales, write, values).await
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {

@@ -4,22 +4,20 @@
 //! The server limits how long a session waits for locks, runs a statement, or idles in a
 //! transaction.
 
-use sqlx::{Postgres, Row as _};
+use sqlx::Postgres;
 
-use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{Dialect, Statement, Value, fetch, query};
-use super::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
-use super::merged::{MergedWrite, WrittenLevel};
-use super::pool::{PooledConnection, Transaction};
+use super::dialect::{Dialect, Statement, fetch, query};
+use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
+use super::pool::PooledConnection;
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, Words};
+use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result, StoreError};
 
-mod batches;
 mod connect;
 mod requirements;
+mod write;
 
-use batches::{KEY_WAIT_MILLIS, bind_sales, sales_as_table};
 pub(super) use connect::PostgresServer;
 use requirements::complaints;
 
@@ -52,7 +50,6 @@ impl Dialect for PostgresServer {
         now: "extract(epoch FROM clock_timestamp()) * 1000",
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
         integer: "bigint",
-        no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
         wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 0)::uuid AS bytes
@@ -92,68 +89,8 @@ impl Dialect for PostgresServer {
         }
     }
 
-    async fn write_batch(
-        mut connection: PooledConnection<Self>,
-        write: &BatchWrite<'_>,
-    ) -> Result<Written> {
-        let in_time = format!("{} < $5", Self::WORDS.now);
-        let text = format!(
-            "WITH written AS (
-                    {update}
-                    RETURNING on_hand - held + backorder_limit AS available, version - $7 AS version,
-                        {in_time_still}, set_config('lock_timeout', '{KEY_WAIT_MILLIS}', true)
-                ), recorded AS (
-                    {insert}
-                )
-            SELECT available FROM written",
-            update = batch::update(&in_time),
-            in_time_still = after_the_wait(&in_time),
-            insert = batch::insert::<Self>(
-                &format!("written, {}", sales_as_table(None)),
-                ["$1", "$2", "written.available", "written.version"],
-                "$3",
-                "",
-            ),
-        );
-        let query = query::<Postgres>(Statement::built(text), &write.guarded());
-        let query = bind_sales(
-            query.map_err(before_commit)?,
-            &write.sold().collect::<Vec<_>>(),
-        );
-        let rows = query.fetch_all(connection.send()).await;
-        let available = connection.received(rows).and_then(|rows| {
-            let row = rows.first();
-            row.map(|row| row.try_get(0)).transpose()
-        });
-        match available {
-            Ok(Some(available)) => Ok(Written::Committed(available)),
-            Ok(None) => Ok(Written::Refused),
-            Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
-            Err(error) if has_expired(&error) => Ok(Written::Refused),
-            Err(error) if waited_for_the_ledger(&error) => {
-                Err(StoreError::KeyInFlight(Box::new(error)))
-            }
-            Err(error) => Err(in_autocommit(error)),
-        }
-    }
-
-    async fn write_merged(
-        connection: PooledConnection<Self>,
-        write: &MergedWrite<'_>,
-    ) -> Result<Option<Vec<WrittenLevel>>> {
-        batches::write_merged(connection, write).await
-    }
-
-    async fn insert_batch(
-        tx: &mut Transaction<Self>,
-        write: &BatchWrite<'_>,
-        values: &[Value<'_>],
-    ) -> sqlx::Result<u64> {
-        let text = batch::insert_in_time::<Self>(&sales_as_table(None));
-        let query = query::<Postgres>(Statement::built(text), values)?;
-        let query = bind_sales(query, &write.sold().collect::<Vec<_>>());
-        let executed = query.execute(tx.send()).await;
-        Ok(tx.received(executed)?.rows_affected())
+    async fn write(session: Session<Self>, write: &Write<'_>) -> Result<Written> {
+        write::write(session, write).await
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
@@ -169,11 +106,6 @@ impl Dialect for PostgresServer {
     ) -> sqlx::Result<Vec<(String, i64)>> {
         connection.fetch(CONNECTION_LIMITS, &[]).await
     }
-}
-
-/// The values of one column, in the order of the rows.
-fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
-    rows.iter().map(value).collect()
 }
 
 /// Updates the level and inserts the movement in one statement, which is a transaction by itself.
@@ -192,8 +124,8 @@ fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
     )
 }
 
-/// A column that an `UPDATE` returns: a division by zero undoes the statement if the condition does not
-/// hold after the wait for the row.
+/// A column: a division by zero undoes the statement if the condition does not hold. In what an `UPDATE`
+/// returns, it is evaluated after the wait for the row.
 ///
 /// The condition of the `UPDATE` is evaluated before that wait, and not again if the holder of the lock
 /// rolls back. A `SELECT … FOR UPDATE` before it would lock the row twice.

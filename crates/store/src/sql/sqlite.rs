@@ -4,6 +4,7 @@
 //! write begins with `BEGIN IMMEDIATE`, because SQLite refuses the first write of a read
 //! transaction if another connection has written since. `BEGIN IMMEDIATE` also locks every row.
 
+use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +13,15 @@ use sqlx::migrate::{MigrateError, Migration};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
-use super::batch::{self, BatchWrite, Written};
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{Dialect, Statement, Value, fetch, query, values};
+use super::dialect::{Dialect, Statement, fetch, query, values};
 use super::errors::{self, Inserted, before_commit};
-use super::merged::{MergedWrite, WrittenLevel};
+use super::ledger_row::LedgerRow;
 use super::migration::{self, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd, Transaction};
-use super::sold::json;
-use super::statements::{self, Words};
-use crate::{AttemptOutcome, Result};
+use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
+use super::write::{LevelRow, Others, Session, Write, Written, json};
+use crate::{AttemptOutcome, Result, StoreError};
 use stocklock_core::stock::Remarks;
 
 impl Dialect for SqliteFile {
@@ -36,7 +36,6 @@ impl Dialect for SqliteFile {
         now: "unixepoch('now', 'subsec') * 1000",
         created_at: "created_at",
         integer: "integer",
-        no_table: "",
         // Without statistics, SQLite may take the index of the whole level.
         use_index: " INDEXED BY $index",
         begin_read_uncommitted: None,
@@ -65,106 +64,77 @@ impl Dialect for SqliteFile {
         let update = Statement::built(write.update(Self::WORDS.now));
         let updated = tx.fetch(update, &write.values()).await;
         let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
-        let Some(&(available, level_version)) = updated.first() else {
+        let Some(&after) = updated.first() else {
             tx.roll_back().await;
             return Ok(None);
         };
-        let mut row = write.row.clone();
-        row.available_after = available;
-        row.level_version = level_version;
-        Ok(Some(
-            match tx.record_and_commit(&row, write.deadline).await? {
-                Inserted::New => deducted(available),
-                Inserted::Duplicate => AttemptOutcome::Duplicate,
-            },
-        ))
+        Ok(Some(match record_and_commit(tx, write, after).await? {
+            Inserted::New => deducted(after.0),
+            Inserted::Duplicate => AttemptOutcome::Duplicate,
+        }))
     }
 
     /// One transaction with several statements, as for one deduction.
-    async fn write_batch(
-        connection: PooledConnection<Self>,
-        write: &BatchWrite<'_>,
-    ) -> Result<Written> {
-        let mut tx = connection.begin(Self::WORDS.begin).await?;
-        let update = batch::update(&format!("{} < $5", Self::WORDS.now));
-        let update = format!("{update} RETURNING on_hand - held + backorder_limit, version");
-        let updated = tx.fetch(Statement::built(update), &write.guarded()).await;
-        let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
-        let Some(&after) = updated.first() else {
-            tx.roll_back().await;
-            return Ok(Written::Refused);
+    async fn write(session: Session<Self>, write: &Write<'_>) -> Result<Written> {
+        let mut tx = match session {
+            Session::Fresh(connection) => connection.begin(Self::WORDS.begin).await?,
+            Session::Open(tx) => tx,
         };
-        batch::insert_and_commit(tx, write, after).await
-    }
-
-    async fn write_merged(
-        connection: PooledConnection<Self>,
-        write: &MergedWrite<'_>,
-    ) -> Result<Option<Vec<WrittenLevel>>> {
-        let mut tx = connection.begin(Self::WORDS.begin).await?;
-        let update = format!(
-            "UPDATE stock SET on_hand = on_hand - wanted.units,
-                version = version + wanted.movements
-            FROM (SELECT value ->> 1 AS sku, value ->> 2 AS warehouse, value ->> 3 AS units,
-                    value ->> 4 AS movements
-                FROM json_each($1)) AS wanted
-            WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
-                AND on_hand - wanted.units - held >= -backorder_limit AND {now} < $2
-            RETURNING stock.sku, stock.warehouse, on_hand - held + backorder_limit, version",
-            now = Self::WORDS.now,
-        );
         let levels = write.levels_json();
-        let values = values![&*levels, write.expires_at];
-        let updated = tx.fetch(Statement::built(update), &values).await;
+        let update = Statement::built(update_levels());
+        let updated = tx.fetch(update, &values![&*levels, write.expires_at]).await;
         let updated: Vec<(String, String, i64, i64)> = updated.map_err(before_commit)?;
-        let (mut written, mut sales) = (Vec::new(), Vec::new());
-        for (sku, warehouse, available, version) in &updated {
-            let Some(level) = write.level(sku, warehouse) else {
+        if updated.is_empty() || (write.is_whole() && updated.len() < write.levels().len()) {
+            tx.roll_back().await;
+            return Ok(Written::Levels(Vec::new()));
+        }
+        let after: HashMap<_, _> = updated
+            .iter()
+            .map(|(sku, warehouse, available, version)| {
+                ((sku.as_str(), warehouse.as_str()), (*available, *version))
+            })
+            .collect();
+        let mut rows = Vec::new();
+        for movement in write.movements() {
+            let (sku, warehouse) = write.place(movement.level);
+            let Some((available, version)) = after.get(&(sku, warehouse)) else {
                 continue;
             };
-            written.push((level.first_sale, *available));
-            for sale in level.batch.sold() {
-                let version = version - sale.sales_after;
-                sales.push((sku, warehouse, available, version, sale.json()));
-            }
+            rows.push((
+                sku,
+                warehouse,
+                available + movement.units_after,
+                version - movement.movements_after,
+                movement.json(),
+                movement.others().map(Others::json),
+            ));
         }
-        let table = format!(
-            "(SELECT value ->> 0 AS sku, value ->> 1 AS warehouse, value ->> 2 AS available,
-                value ->> 3 AS number, {}
-            FROM json_each($2)) AS sale",
-            sale_columns("$[4]")
-        );
-        let level = ["sku", "warehouse", "available", "0"];
-        let in_time = format!(" WHERE {} < $3", Self::WORDS.now);
-        let insert = Statement::built(batch::insert::<Self>(&table, level, "$1", &in_time));
-        let number = sales.len() as u64;
-        let sales = json(sales.into_iter());
-        let values = values![write.strategy(), &*sales, write.expires_at];
+        let (number, rows) = (rows.len() as u64, json(rows.into_iter()));
+        let insert = Statement::built(insert_movements());
+        let values = values![&*rows, write.strategy(), write.expires_at];
         let inserted = tx.execute(insert, &values).await;
-        if inserted.as_ref().is_ok_and(|rows| *rows != number) {
-            tx.roll_back().await;
-            return Ok(Some(Vec::new()));
-        }
+        // Each row compares the clock with the expiry.
+        let is_late = matches!(inserted, Ok(rows) if rows != number);
         match errors::inserted(inserted, false)? {
-            Inserted::New => {
+            Inserted::New if !is_late => {
                 tx.commit().await?;
-                Ok(Some(written))
+                let available = |level: LevelRow<'_>| {
+                    let (available, _) = after.get(&(level.sku, level.warehouse))?;
+                    Some((level.number, *available))
+                };
+                Ok(Written::Levels(
+                    write.levels().filter_map(available).collect(),
+                ))
+            }
+            Inserted::New => {
+                tx.roll_back().await;
+                Ok(Written::Levels(Vec::new()))
             }
             Inserted::Duplicate => {
                 tx.roll_back().await;
-                Ok(None)
+                Ok(Written::Duplicate)
             }
         }
-    }
-
-    async fn insert_batch(
-        tx: &mut Transaction<Self>,
-        write: &BatchWrite<'_>,
-        values: &[Value<'_>],
-    ) -> sqlx::Result<u64> {
-        let columns = sale_columns("$");
-        let sales = format!("(SELECT {columns}, key + 1 AS number FROM json_each($8)) AS sale");
-        batch::insert_json(tx, &sales, write, values).await
     }
 
     /// Always empty, because this process sets the relevant settings when it opens a connection.
@@ -177,18 +147,80 @@ impl Dialect for SqliteFile {
     }
 }
 
-/// The columns of a sale, from its JSON at this path in `value`.
-fn sale_columns(path: &str) -> String {
-    let remarks = Remarks::NAMES.iter().enumerate();
-    let remarks =
-        remarks.map(|(number, name)| format!("value ->> '{path}[6][{number}]' AS {name}"));
+/// Writes the levels of [`Write::levels_json`]: the JSON, the expiry. Returns the names of each, the units
+/// that are available, and the version.
+fn update_levels() -> String {
     format!(
-        "unhex(value ->> '{path}[0]') AS operation_id, value ->> '{path}[1]' AS delta,
-            value ->> '{path}[2]' AS units_after, value ->> '{path}[3]' AS caller,
-            value ->> '{path}[4]' AS idempotency_key,
-            unhex(value ->> '{path}[5]') AS request_hash, {}",
-        remarks.collect::<Vec<_>>().join(", ")
+        "UPDATE stock SET on_hand = on_hand + wanted.delta,
+            backorder_limit = coalesce(wanted.new_limit, backorder_limit),
+            version = version + wanted.movements
+        FROM (SELECT value ->> 1 AS sku, value ->> 2 AS warehouse,
+                value ->> 3 AS delta, value ->> 4 AS movements, value ->> 5 AS read_version,
+                value ->> 6 AS new_limit
+            FROM json_each($1)) AS wanted
+        WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
+            AND version = coalesce(wanted.read_version, version)
+            AND on_hand + wanted.delta - held >= -coalesce(wanted.new_limit, backorder_limit)
+            AND {now} < $2
+        RETURNING stock.sku, stock.warehouse, on_hand - held + backorder_limit, version",
+        now = SqliteFile::WORDS.now,
     )
+}
+
+/// Inserts movements in time: a JSON array with an array for each, the strategy of sales, the expiry.
+fn insert_movements() -> String {
+    let remarks = Remarks::NAMES.join(", ");
+    let values = Remarks::NAMES.iter().enumerate();
+    let values = values.map(|(number, _)| format!("value ->> '$[4][6][{number}]'"));
+    format!(
+        "INSERT INTO movement (sku, warehouse, available_after, level_version, operation_id, delta, caller,
+                idempotency_key, request_hash, {remarks}, line, kind, read_version, reverses, returned,
+                strategy)
+            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, unhex(value ->> '$[4][0]'),
+                value ->> '$[4][1]', value ->> '$[4][3]', value ->> '$[4][4]',
+                unhex(value ->> '$[4][5]'), {values}, coalesce(value ->> '$[5][0]', 0),
+                coalesce(value ->> '$[5][1]', 'deducted'), value ->> '$[5][2]',
+                unhex(value ->> '$[5][3]'), value ->> '$[5][4]',
+                CASE WHEN coalesce(value ->> '$[5][1]', 'deducted') = 'deducted' THEN $2 END
+            FROM json_each($1) WHERE {now} < $3",
+        values = values.collect::<Vec<_>>().join(", "),
+        now = SqliteFile::WORDS.now,
+    )
+}
+
+/// Records a deduction in the transaction that wrote its level, and commits both. Rolls back if the ledger
+/// already has the operation.
+///
+/// # Errors
+/// [`StoreError::Aborted`] if the attempt has expired.
+async fn record_and_commit(
+    mut tx: Transaction<SqliteFile>,
+    write: &ConditionalWrite<'_>,
+    (available, level_version): (i64, i64),
+) -> Result<Inserted> {
+    let [expiry, ..] = &*NEXT_PARAMETERS;
+    let number = LedgerRow::KNOWN + NEXT_PARAMETERS.len();
+    let statement = Statement::built(format!(
+        "INSERT INTO movement ({}) SELECT {}, ${}, ${} WHERE {} < {expiry}",
+        *INSERT_COLUMNS,
+        *INSERT_PARAMETERS,
+        number + 1,
+        number + 2,
+        SqliteFile::WORDS.now,
+    ));
+    let values = [&write.values()[..], &values![available, level_version]].concat();
+    let answer = tx.execute(statement, &values).await;
+    let is_late = matches!(answer, Ok(0));
+    let recorded = errors::inserted(answer, false)?;
+    if is_late {
+        tx.roll_back().await;
+        return Err(StoreError::Aborted("the last message was too late".into()));
+    }
+    match recorded {
+        Inserted::New => tx.commit().await?,
+        Inserted::Duplicate => tx.roll_back().await,
+    }
+    Ok(recorded)
 }
 
 /// Whether each connection would get a separate database. sqlx's names for this are `:memory:` and
@@ -308,7 +340,7 @@ impl Server for SqliteFile {
 
 impl MigrationServer for SqliteFile {
     fn migrations() -> Vec<Migration> {
-        migrations!("sqlite")
+        migrations!("sqlite": 1 "initial",)
     }
 
     async fn refusals(&self, _: &mut SqliteConnection) -> sqlx::Result<Vec<String>> {

@@ -9,7 +9,8 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::batching::TokioSpawn;
-use crate::ports::{Condition, LateAttempt, LedgerReader, ReadLevel, SqlMethod};
+use crate::plan::PlanAnswers;
+use crate::ports::{LateAttempt, LedgerReader};
 use crate::stock::{Idempotency, Movement, OperationId, StockLevel};
 
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
@@ -38,13 +39,13 @@ impl Calls {
     }
 }
 
-fn sold(batch: &[Deduction]) -> Vec<BatchAnswer> {
+fn sold(batch: &[Operation]) -> Vec<BatchAnswer> {
     let answer = |_| Ok(AttemptOutcome::Deducted { remaining: 1 });
     batch.iter().map(answer).collect()
 }
 
-fn text(batch: &[Deduction]) -> String {
-    format!("{} {}", batch.len(), batch[0].sku)
+fn text(batch: &[Operation]) -> String {
+    format!("{} {}", batch.len(), batch[0].first().sku)
 }
 
 #[async_trait]
@@ -64,34 +65,39 @@ impl LedgerReader for Calls {
 }
 
 #[async_trait]
-impl DeductionStore for Calls {
-    async fn deduct(&self, _: &Deduction, _: SqlMethod) -> BatchAnswer {
+impl OperationStore for Calls {
+    async fn write(&self, _: &Operation) -> BatchAnswer {
         unreachable!("every deduction is in a batch")
+    }
+
+    async fn operation(&self, _: OperationId) -> Result<Option<Movement>, StoreError> {
+        unreachable!("no batch reads the ledger through the port")
     }
 
     fn max_batch(&self) -> usize {
         MAX_BATCH
     }
 
-    async fn deduct_all(&self, batch: &[Deduction], _: bool) -> Vec<BatchAnswer> {
+    async fn write_batch(&self, batch: &[Operation], _: bool) -> Vec<BatchAnswer> {
         self.call(text(batch)).await;
         sold(batch)
     }
 
-    async fn deduct_merged(&self, batches: &[Vec<Deduction>]) -> Vec<Option<Vec<BatchAnswer>>> {
+    async fn write_levels(&self, operations: &[Operation]) -> PlanAnswers {
+        let same = |one: &Operation, next: &Operation| one.first().sku == next.first().sku;
+        let batches: Vec<_> = operations.chunk_by(same).collect();
         let texts: Vec<_> = batches.iter().map(|batch| text(batch)).collect();
         self.call(format!("[{}]", texts.join(", "))).await;
         assert!(!texts.iter().any(|text| text.ends_with(BROKEN)), "broken");
-        let answers =
-            |batch: &Vec<Deduction>| (batch[0].sku.as_str() != LOCKED).then(|| sold(batch));
-        batches.iter().map(answers).collect()
+        let answers = |batch: &&[Operation]| {
+            let is_free = batch[0].first().sku.as_str() != LOCKED;
+            let sold = sold(batch).into_iter();
+            sold.map(|one| is_free.then_some(one)).collect::<Vec<_>>()
+        };
+        batches.iter().flat_map(answers).collect()
     }
 
-    async fn write_back(&self, _: &Deduction, _: ReadLevel, _: Condition<'_>) -> BatchAnswer {
-        unreachable!("no batch is written back")
-    }
-
-    async fn late_attempt(&self, _: &Deduction, _: Expiry) -> Result<LateAttempt, StoreError> {
+    async fn late_attempt(&self, _: &Operation, _: Expiry) -> Result<LateAttempt, StoreError> {
         unreachable!("no batch looks for late attempts")
     }
 }
@@ -108,7 +114,7 @@ impl Scene {
             called: Mutex::default(),
         });
         let policy = RetryPolicy::new(1, WAIT_LIMIT, WAIT_LIMIT);
-        let store: Arc<dyn DeductionStore> = Arc::clone(&calls) as _;
+        let store: Arc<dyn OperationStore> = Arc::clone(&calls) as _;
         let queue = Arc::new(GroupQueue::new(store, &policy, Arc::new(TokioSpawn)));
         Self { queue, calls }
     }
@@ -226,7 +232,7 @@ fn transaction_has_at_most_256_deductions_and_128_levels() {
         sleep: RetryPolicy::new(1, WAIT_LIMIT, WAIT_LIMIT).sleep,
         patience: WAIT_LIMIT,
     };
-    let batch = |number| vec![Deduction::sample("a"); number];
+    let batch = |number| vec![Operation::from(Deduction::sample("a")); number];
     for (waiting, expected) in [
         (vec![batch(1); 200], 128),
         (vec![batch(100), batch(156), batch(1)], 2),

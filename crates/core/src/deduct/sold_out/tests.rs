@@ -14,7 +14,7 @@ fn sold(remaining: i64) -> AttemptOutcome {
 #[tokio::test(start_paused = true)]
 async fn age_counts_from_before_the_batch_was_sent() {
     let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
-    let sending = sold_out.sending(&one);
+    let sending = sold_out.sending(&one.clone().into());
     tokio::time::advance(MAX_AGE / 2).await;
     sold_out.answered(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), Some(0));
@@ -24,7 +24,7 @@ async fn age_counts_from_before_the_batch_was_sent() {
     tokio::time::advance(Duration::from_millis(1)).await;
     assert_eq!(sold_out.available(&one), None);
     // A batch that takes longer is too old when it ends.
-    let sending = sold_out.sending(&one);
+    let sending = sold_out.sending(&one.clone().into());
     tokio::time::advance(2 * MAX_AGE).await;
     sold_out.answered(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), None);
@@ -33,18 +33,18 @@ async fn age_counts_from_before_the_batch_was_sent() {
 #[tokio::test(start_paused = true)]
 async fn batch_sent_before_a_change_ended_is_not_remembered() {
     let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
-    let restock = || sold_out.forget(&level(&one));
+    let restock = || sold_out.forget(&(one.sku.clone(), one.warehouse.clone()));
     // The batch reads the level; a unit is added; the answer of the batch arrives.
-    let sending = sold_out.sending(&one);
+    let sending = sold_out.sending(&one.clone().into());
     restock();
     sold_out.answered(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), None);
     // The same in the other order.
-    sold_out.answered(sold_out.sending(&one), &[Ok(short(0))]);
-    assert!(sold_out.sending(&one).was_sold_out);
+    sold_out.answered(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
+    assert!(sold_out.sending(&one.clone().into()).was_sold_out);
     restock();
     assert_eq!(sold_out.available(&one), None);
-    assert!(!sold_out.sending(&one).was_sold_out);
+    assert!(!sold_out.sending(&one.clone().into()).was_sold_out);
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,7 +67,7 @@ async fn last_answer_decides_whether_a_level_is_sold_out() {
     ] {
         let mut answers: Vec<_> = outcomes.into_iter().map(Ok).collect();
         answers.push(Err(StoreError::outcome_unknown("cut")));
-        sold_out.answered(sold_out.sending(&one), &answers);
+        sold_out.answered(sold_out.sending(&one.clone().into()), &answers);
         assert_eq!(sold_out.available(&one), expected, "{answers:?}");
     }
 }
@@ -81,7 +81,7 @@ async fn number_of_levels_is_bounded() {
     };
     let sell_out = |number| {
         let one = Deduction::sample(&format!("sku-{number}"));
-        sold_out.answered(sold_out.sending(&one), &[Ok(short(0))]);
+        sold_out.answered(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
     };
     (0..4 * SHARDS * MAX_LEVELS).for_each(sell_out);
     assert_eq!(remembered(), SHARDS * MAX_LEVELS);

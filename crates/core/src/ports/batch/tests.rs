@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::stock::{Deduction, OperationId};
 
 /// Refuses each batch with one of these operations.
 struct Refusing {
@@ -12,8 +13,8 @@ struct Refusing {
 }
 
 impl Refusing {
-    fn refuses(&self, deduction: &Deduction) -> bool {
-        self.operations.contains(&deduction.operation)
+    fn refuses(&self, operation: &Operation) -> bool {
+        self.operations.contains(&operation.id)
     }
 }
 
@@ -24,7 +25,7 @@ fn sold() -> AttemptOutcome {
 impl BatchStore for Refusing {
     async fn attempt(
         &self,
-        batch: &[Deduction],
+        batch: &[Operation],
         _: BatchGuard,
     ) -> Result<BatchAttempt, StoreError> {
         let is_refused = batch.iter().any(|one| self.refuses(one));
@@ -35,55 +36,59 @@ impl BatchStore for Refusing {
         })
     }
 
-    async fn alone(&self, deduction: &Deduction) -> BatchAnswer {
-        self.alone.lock().unwrap().push(deduction.operation);
-        if self.refuses(deduction) {
+    async fn alone(&self, operation: &Operation) -> BatchAnswer {
+        self.alone.lock().unwrap().push(operation.id);
+        if self.refuses(operation) {
             return Err((self.error)());
         }
         Ok(sold())
     }
 
-    async fn write_merged(
+    async fn write_free_levels(
         &self,
-        _: &[&BatchPlan<'_>],
+        _: &Plan<'_>,
     ) -> Result<Option<Vec<Option<i64>>>, StoreError> {
         unreachable!("one level")
     }
 
-    async fn recorded_sales(&self, _: &[&BatchPlan<'_>]) -> Result<Vec<Movement>, StoreError> {
+    async fn recorded_among(&self, _: &[&Operation]) -> Result<Vec<Movement>, StoreError> {
         unreachable!("one level")
     }
 }
 
+fn sample() -> Operation {
+    Deduction::sample("a").into()
+}
+
 #[tokio::test]
 async fn refused_row_lets_few_of_a_large_batch_be_made_alone() {
-    let batch: Vec<_> = (0..1_000).map(|_| Deduction::sample("a")).collect();
+    let batch: Vec<_> = (0..1_000).map(|_| sample()).collect();
     let store = Refusing {
-        operations: vec![batch[300].operation],
+        operations: vec![batch[300].id],
         error: || StoreError::Bug("a refused row".into()),
         alone: Mutex::default(),
     };
 
-    let answers = deduct_batch(&store, &batch, false).await;
+    let answers = write_batch(&store, &batch, false).await;
 
     let failed: Vec<_> = (0..1_000).filter(|&i| answers[i].is_err()).collect();
     assert_eq!(failed, [300]);
     let alone = store.alone.into_inner().unwrap();
-    let part: Vec<_> = batch[256..512].iter().map(|one| one.operation).collect();
+    let part: Vec<_> = batch[256..512].iter().map(|one| one.id).collect();
     assert_eq!(alone, part);
 }
 
 /// If the error is not of the row but of the server, each of the others would get it.
 #[tokio::test]
 async fn unknown_errors_end_the_attempts_alone() {
-    let batch: Vec<_> = (0..100).map(|_| Deduction::sample("a")).collect();
+    let batch: Vec<_> = (0..100).map(|_| sample()).collect();
     let store = Refusing {
-        operations: batch.iter().map(|one| one.operation).collect(),
+        operations: batch.iter().map(|one| one.id).collect(),
         error: || StoreError::Unexpected("a new error".into()),
         alone: Mutex::default(),
     };
 
-    let answers = deduct_batch(&store, &batch, false).await;
+    let answers = write_batch(&store, &batch, false).await;
 
     let (attempted, others) = answers.split_at(2);
     let is_unexpected = |answer: &BatchAnswer| matches!(answer, Err(StoreError::Unexpected(_)));

@@ -4,14 +4,15 @@
 //! explore it with the rest of the service.
 
 use std::collections::BTreeSet;
+use std::slice;
 
 use anyhow::ensure;
 use rstest::rstest;
 use stocklock_core::model::{Faults, MemoryStore, Task, World};
 use stocklock_core::ports::{
-    AttemptOutcome, BatchAnswer, DeductionStore, LateAttempt, LedgerReader, StoreError,
+    AttemptOutcome, BatchAnswer, LateAttempt, LedgerReader, OperationStore, StoreError,
 };
-use stocklock_core::stock::{Deduction, OperationId};
+use stocklock_core::stock::{Operation, OperationId};
 use stocklock_core::strategy::Strategy::GroupCommit;
 
 use super::answers::explorer;
@@ -40,17 +41,15 @@ enum Way {
 }
 
 impl Way {
-    async fn attempt(self, store: &MemoryStore, orders: &[Deduction]) -> Vec<BatchAnswer> {
+    async fn attempt(self, store: &MemoryStore, operations: &[Operation]) -> Vec<BatchAnswer> {
         if let Self::Batch { read_first } = self {
-            return store.deduct_all(orders, read_first).await;
+            return store.write_batch(operations, read_first).await;
         }
-        let batches = orders.chunk_by(|one, next| one.sku == next.sku);
-        let batches: Vec<_> = batches.map(<[_]>::to_vec).collect();
         let mut answers = Vec::new();
-        for (batch, merged) in batches.iter().zip(store.deduct_merged(&batches).await) {
+        for (operation, merged) in operations.iter().zip(store.write_levels(operations).await) {
             match merged {
-                Some(merged) => answers.extend(merged),
-                None => answers.extend(store.deduct_all(batch, false).await),
+                Some(merged) => answers.push(merged),
+                None => answers.extend(store.write_batch(slice::from_ref(operation), false).await),
             }
         }
         answers
@@ -58,7 +57,7 @@ impl Way {
 }
 
 /// Attempts each deduction until its outcome is known, at most six times.
-async fn buy_all(store: MemoryStore, batch: Vec<Deduction>, way: Way) -> Answers {
+async fn buy_all(store: MemoryStore, batch: Vec<Operation>, way: Way) -> Answers {
     let mut known = Vec::new();
     let mut left: Vec<_> = batch.into_iter().map(|order| (order, None)).collect();
     for _ in 0..6 {
@@ -66,7 +65,7 @@ async fn buy_all(store: MemoryStore, batch: Vec<Deduction>, way: Way) -> Answers
         let answers = way.attempt(&store, &orders).await;
         let mut again = Vec::new();
         for ((order, unknown), answer) in left.into_iter().zip(answers) {
-            let operation = order.operation;
+            let operation = order.id;
             match answer {
                 Ok(AttemptOutcome::Deducted { .. }) => {
                     known.push((operation, Known::Sold(operation)));
@@ -90,7 +89,7 @@ async fn buy_all(store: MemoryStore, batch: Vec<Deduction>, way: Way) -> Answers
                 }
                 Ok(AttemptOutcome::Duplicate) => {
                     let key = order.idempotency.as_ref();
-                    match store.recorded(&order.sku, operation, key).await {
+                    match store.recorded(&order.first().sku, operation, key).await {
                         Ok(Some(movement)) => {
                             known.push((operation, Known::Sold(movement.operation)));
                         }
@@ -106,14 +105,11 @@ async fn buy_all(store: MemoryStore, batch: Vec<Deduction>, way: Way) -> Answers
             break;
         }
     }
-    known.extend(
-        left.iter()
-            .map(|(order, _)| (order.operation, Known::Unknown)),
-    );
+    known.extend(left.iter().map(|(order, _)| (order.id, Known::Unknown)));
     known
 }
 
-/// What two replicas sell: the SKU and the key of each deduction.
+/// What two replicas sell: the SKUs, with blanks between them, and the key of each operation.
 type Replicas = [&'static [(&'static str, Option<&'static str>)]; 2];
 
 const NO_KEYS: Replicas = [&[(SKU, None), (SKU, None)], &[(SKU, None), (SKU, None)]];
@@ -147,6 +143,11 @@ const TWO_LEVELS_REPEATED: Replicas = [
 const ONE_OF_TWO_LEVELS: Replicas = [&[(SKU, Some("K")), (OTHER, None)], &[(SKU, Some("K"))]];
 /// The rival of a late message is its own repetition.
 const ONE_REPLICA: Replicas = [&[(SKU, Some("K")), (OTHER, None)], &[]];
+
+/// Orders of two lines, in another order, and a deduction that needs one of the levels.
+const ORDERS: Replicas = [&[("1001 1002", None)], &[("1002 1001", None)]];
+const ORDERS_SHARED_KEY: Replicas = [&[("1001 1002", Some("K"))], &[("1002 1001", Some("K"))]];
+const ONE_ORDER: Replicas = [&[("1001 1002", None)], &[]];
 
 const NO_FAULTS: Faults = Faults {
     commits: 0,
@@ -201,10 +202,46 @@ fn two_transactions_of_two_levels_are_decided_one_by_one(
     explore(replicas, stock, faults, Way::Merged);
 }
 
+/// The same for orders of two lines. Without an answer, an order is made alone, with its rows locked.
+#[rstest]
+#[case::sold_out(ORDERS, 1, NO_FAULTS)]
+#[case::for_all(ORDERS, 2, NO_FAULTS)]
+#[case::shared_key(ORDERS_SHARED_KEY, 2, NO_FAULTS)]
+#[case::commit_lost(ORDERS, 1, COMMIT_LOST)]
+#[case::message_late(ONE_ORDER, 1, MESSAGE_LATE)]
+#[case::statement_fails(ORDERS, 1, STATEMENT_FAILS)]
+fn orders_are_made_with_all_lines_or_none(
+    #[case] replicas: Replicas,
+    #[case] stock: i64,
+    #[case] faults: Faults,
+) {
+    explore(replicas, stock, faults, Way::Merged);
+}
+
+/// Takes one unit of each SKU.
+fn order(names: &str, key: Option<&str>) -> Operation {
+    let lines = names.split(' ').map(|name| {
+        let one = Operation::from(deduction(&sku(name), key, GroupCommit));
+        one.lines.into_iter().next().expect("a line")
+    });
+    let first = names.split(' ').next().expect("a name");
+    Operation {
+        lines: lines.collect(),
+        ..Operation::from(deduction(&sku(first), key, GroupCommit))
+    }
+}
+
+/// Whether an operation with so many movements may have so many lines.
+fn is_whole(movements: usize, members: &[(&str, Option<&str>)]) -> bool {
+    let mut lines = members.iter().map(|(names, _)| names.split(' ').count());
+    lines.any(|lines| lines == movements)
+}
+
 /// Explores two replicas. Each level has `stock` units.
 fn explore(replicas: Replicas, stock: i64, faults: Faults, way: Way) {
     let members = replicas.concat();
-    let skus: BTreeSet<_> = members.iter().map(|(name, _)| sku(name)).collect();
+    let names = members.iter().flat_map(|(names, _)| names.split(' '));
+    let skus: BTreeSet<_> = names.map(sku).collect();
     let keys = members
         .iter()
         .filter_map(|(_, key)| *key)
@@ -218,7 +255,7 @@ fn explore(replicas: Replicas, stock: i64, faults: Faults, way: Way) {
             }
             let tasks = replicas.map(|members| {
                 let orders = members.iter();
-                let orders = orders.map(|(name, key)| deduction(&sku(name), *key, GroupCommit));
+                let orders = orders.map(|(names, key)| order(names, *key));
                 let answers = buy_all(state.clone(), orders.collect(), way);
                 Box::pin(answers) as Task<Answers>
             });
@@ -229,7 +266,9 @@ fn explore(replicas: Replicas, stock: i64, faults: Faults, way: Way) {
         },
         |store, answers| {
             let sold = store.deductions_now();
-            let count = |operation| sold.iter().filter(|one| one.operation == operation).count();
+            let lines = |operation| sold.iter().filter(|one| one.operation == operation).count();
+            // An operation is made with all of its lines.
+            let count = |operation| usize::from(lines(operation) > 0);
             let mut unknown = false;
             for (operation, known) in answers.iter().flatten() {
                 match known {
@@ -252,7 +291,12 @@ fn explore(replicas: Replicas, stock: i64, faults: Faults, way: Way) {
                 ensure!(versions == expected, "{versions:?}");
             }
             let repeated = keys.len().saturating_sub(1);
-            let everything_sold = left == 0 || sold.len() == members.len() - repeated;
+            let made: BTreeSet<_> = sold.iter().map(|one| one.operation).collect();
+            ensure!(
+                made.iter().all(|one| is_whole(lines(*one), &members)),
+                "{sold:?}"
+            );
+            let everything_sold = left == 0 || made.len() == members.len() - repeated;
             ensure!(unknown || everything_sold, "{answers:?}");
             Ok(())
         },

@@ -57,12 +57,14 @@ impl Change {
                 Self::Set => level_change(5, Precondition::Exists),
                 Self::Remove => {
                     let removal = adjustment(-1);
-                    let removed = level_service::adjust(&store, &policy, &removal).await;
-                    return (removal.operation, removed.map(|_| Created(false)));
+                    let operation = removal.operation;
+                    let removed = level_service::change(&store, &policy, &removal.into()).await;
+                    return (operation, removed.map(|_| Created(false)));
                 }
             };
-            let set = level_service::set_level(&store, &policy, &change).await;
-            (change.operation, set.map(|set| Created(set.created)))
+            let operation = change.operation;
+            let set = level_service::change(&store, &policy, &change.into()).await;
+            (operation, set.map(|set| Created(set.created)))
         })
     }
 }

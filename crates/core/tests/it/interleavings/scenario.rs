@@ -13,7 +13,7 @@ use stocklock_core::model::{
     Decisions, Failure, Faults, MemoryStore, ModelCounter, ModelLock, Task, World, WriteCondition,
     mortal, yield_once,
 };
-use stocklock_core::ports::{ChangeOutcome, LevelStore, Lock, Locks, NoMetrics};
+use stocklock_core::ports::{AttemptOutcome, Lock, Locks, NoMetrics, OperationStore};
 use stocklock_core::stock::{Deducted, OperationId, StockError, Warehouse};
 use stocklock_core::strategy::{Available, Dependency, LocalMutexes, Safeguards, Strategy, Tier};
 
@@ -221,8 +221,9 @@ impl Scenario {
         if self.restocked {
             let store = state.clone();
             decisions.spawn(Box::pin(async move {
-                let added = store.adjust(&adjustment(1)).await.expect("no faults");
-                assert!(matches!(added, ChangeOutcome::Done { .. }), "{added:?}");
+                let added = store.write(&adjustment(1).into()).await;
+                let added = added.expect("no faults");
+                assert!(matches!(added, AttemptOutcome::Changed(_)), "{added:?}");
             }));
         }
         World { state, tasks }

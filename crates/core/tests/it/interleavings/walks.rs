@@ -31,12 +31,12 @@ mod ends;
 
 /// What some walk must meet: walks that never meet a fault prove nothing about it. The last ones are what
 /// must lose an update.
-const STEPS: &str = "a batch has expired, a late load arrives, a late message arrives, \
+const STEPS: &str = "a late load arrives, a late message arrives, \
     an attempt has expired, redis is away, several levels in one transaction, the counter is lost, \
     the connection is lost in COMMIT, the lease is lost, the lock server is away, the process dies, \
     the server commits the transaction with the unknown outcome, the statement fails, \
     the server rolls back the transaction with the unknown outcome, the write pool refuses, \
-    a buyer gives up, a level is raised, a sale is answered again, units are returned, \
+    a buyer gives up, a level is raised, a sale is answered again, units are returned, a write has expired, \
     no-lock, local-mutex, redis-get-set, a lock without guard";
 
 /// As many slots for writes as all buyers can need.
@@ -261,8 +261,9 @@ async fn buy(
 }
 
 async fn adjust(store: MemoryStore, policy: RetryPolicy, change: Adjustment) -> Answer {
-    let adjusted = level_service::adjust(&store, &policy, &change).await;
-    (change.operation, adjusted.map(|_| None))
+    let operation = change.operation;
+    let adjusted = level_service::change(&store, &policy, &change.into()).await;
+    (operation, adjusted.map(|_| None))
 }
 
 /// Takes units of a sale back, if there is one after some steps.
@@ -285,6 +286,8 @@ async fn take_back(store: MemoryStore, policy: RetryPolicy, decisions: Decisions
         idempotency: None,
         deadline: Instant::now(),
     };
-    let reversed = level_service::reverse(&store, &policy, &reversal, sale).await;
+    let place = (sale.sku.clone(), sale.warehouse.clone());
+    let reversal = reversal.of_sale(place, -sale.delta);
+    let reversed = level_service::change(&store, &policy, &reversal).await;
     (operation, reversed.map(|_| None))
 }

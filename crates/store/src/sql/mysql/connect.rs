@@ -136,7 +136,7 @@ impl Server for MySqlServer {
 
 impl MigrationServer for MySqlServer {
     fn migrations() -> Vec<Migration> {
-        migrations!("mysql")
+        migrations!("mysql": 1 "initial", 2 "write",)
     }
 
     async fn refusals(&self, connection: &mut MySqlConnection) -> sqlx::Result<Vec<String>> {

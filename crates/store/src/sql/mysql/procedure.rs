@@ -1,8 +1,8 @@
-//! The procedures of the conditional writes: of one deduction, of a batch and of several levels.
+//! The procedures that write: one deduction on a condition, and a plan.
 //!
-//! Level and movements are written and committed, or rolled back, in one round trip, and no lock is held
-//! across one. Their texts are in `migrations/mysql/0001_initial.sql`. Replicas of several releases use one
-//! database, so a release whose movements have more columns creates procedures of other names.
+//! Levels and movements are written and committed, or rolled back, in one round trip. Their texts are in
+//! `migrations/mysql`. Replicas of several releases use one database, so a release whose movements have more
+//! columns creates procedures of other names.
 
 use std::sync::LazyLock;
 
@@ -11,18 +11,14 @@ use sqlx::{Executor, MySqlConnection};
 use crate::sql::dialect::{Statement, trusted};
 use crate::sql::ledger_row::LedgerRow;
 use crate::sql::statements::NEXT_PARAMETERS;
+use crate::sql::write::{Others, Write, json};
 
 const NAME: &str = "stocklock_deduct_1";
 
-const NAME_OF_BATCH: &str = "stocklock_deduct_batch_1";
+const NAME_OF_WRITE: &str = "stocklock_write_1";
 
-/// How many arguments `NAME_OF_BATCH` takes: the shared values of the batch, and its sales.
-const ARGUMENTS_OF_BATCH: usize = 8;
-
-const NAME_OF_MERGED: &str = "stocklock_deduct_merged_1";
-
-/// How many arguments `NAME_OF_MERGED` takes: strategy, expiry, levels, sales.
-const ARGUMENTS_OF_MERGED: usize = 4;
+/// How many arguments `NAME_OF_WRITE` takes: how it writes (three), strategy, expiry, levels, movements.
+const ARGUMENTS_OF_WRITE: usize = 7;
 
 /// How many arguments `NAME` takes: the values of the movement, the expiry, and those of the level.
 static ARGUMENTS: LazyLock<usize> = LazyLock::new(|| LedgerRow::KNOWN + NEXT_PARAMETERS.len());
@@ -32,14 +28,26 @@ pub(super) fn call() -> Statement {
     call_of(NAME, *ARGUMENTS)
 }
 
-/// A call with the values of a batch. Returns the units that are available then, or no row.
-pub(super) fn call_batch() -> Statement {
-    call_of(NAME_OF_BATCH, ARGUMENTS_OF_BATCH)
+/// A call that writes a plan. Returns a JSON array with the levels that were written, or no row.
+pub(super) fn call_write() -> Statement {
+    call_of(NAME_OF_WRITE, ARGUMENTS_OF_WRITE)
 }
 
-/// A call with the values of several levels. Returns a JSON array with those that were written, or no row.
-pub(super) fn call_merged() -> Statement {
-    call_of(NAME_OF_MERGED, ARGUMENTS_OF_MERGED)
+/// A JSON array with an array for each movement: number, SKU and warehouse of its level, the number of
+/// movements of the level that follow, [`MovementRow::json`](crate::sql::write::MovementRow::json), and what a
+/// sale has not, or `null`.
+pub(super) fn movements(write: &Write<'_>) -> String {
+    json(write.movements().map(|movement| {
+        let (sku, warehouse) = write.place(movement.level);
+        (
+            movement.level,
+            sku,
+            warehouse,
+            movement.movements_after,
+            movement.json(),
+            movement.others().map(Others::json),
+        )
+    }))
 }
 
 fn call_of(name: &str, arguments: usize) -> Statement {
@@ -49,11 +57,7 @@ fn call_of(name: &str, arguments: usize) -> Statement {
 
 /// Fails if the session cannot call the procedures. Names no level, so it changes nothing.
 pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> {
-    for (name, arguments) in [
-        (NAME, *ARGUMENTS),
-        (NAME_OF_BATCH, ARGUMENTS_OF_BATCH),
-        (NAME_OF_MERGED, ARGUMENTS_OF_MERGED),
-    ] {
+    for (name, arguments) in [(NAME, *ARGUMENTS), (NAME_OF_WRITE, ARGUMENTS_OF_WRITE)] {
         let nothing = text(name, &vec!["NULL".to_owned(); arguments]);
         let call = sqlx::raw_sql(trusted(nothing));
         connection.execute(call).await?;

@@ -120,7 +120,7 @@ fn session(lock: Duration, statement: Duration) -> SqlStr {
 
 impl MigrationServer for PostgresServer {
     fn migrations() -> Vec<Migration> {
-        migrations!("postgres")
+        migrations!("postgres": 1 "initial",)
     }
 
     async fn refusals(&self, connection: &mut PgConnection) -> sqlx::Result<Vec<String>> {

@@ -1,0 +1,362 @@
+//! Decides what operations make of stock: every rule of business, and nothing else.
+//!
+//! Operations are decided one after the other, on a [`Snapshot`] of what they concern. Each sees what those
+//! before it have changed. A plan does no I/O and reads no clock but that of the callers' deadlines.
+//!
+//! | rule | answer | code |
+//! |---|---|---|
+//! | an operation, or a key of its caller, is recorded once | the recorded movement, or the refusal of the key | `idempotency-key-reused` |
+//! | a deduction, or an adjustment that takes units, leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
+//! | only a setting creates a level, and needs a number of units for that | [`AttemptOutcome::UnknownSku`] | `unknown-sku` |
+//! | a return gives no more units back than are left of its sale | [`Refusal::ExceedsSale`] | `exceeds-sale` |
+//! | the caller's precondition holds | [`Refusal::PreconditionFailed`] | `precondition-failed` |
+//! | units are set without a precondition only as long as nothing else has changed the level | [`Refusal::PreconditionRequired`] | `precondition-required` |
+//! | a setting keeps `on_hand - held >= -backorder_limit`; so does an adjustment that adds units | [`Refusal::BelowLimit`] | `below-limit` |
+//! | a number of units has an absolute value of at most [`MAX_UNITS`] | [`Refusal::TooLarge`] | `level-too-large` |
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ports::{AttemptOutcome, BatchAnswer, ChangedLevel, StoreError};
+use crate::stock::{
+    Change, Line, Movement, MovementKind, Operation, OperationId, Sku, StockLevel, Warehouse,
+};
+#[cfg(doc)]
+use crate::{ports::Refusal, stock::MAX_UNITS};
+
+mod recorded;
+mod rules;
+
+use recorded::Identities;
+pub use recorded::Recorded;
+use rules::Step;
+
+/// An operation whose caller is answered sooner is not attempted together with others: they would expire
+/// with it.
+pub const LAST_MOMENT: Duration = Duration::from_millis(100);
+
+/// What a plan decides on. The ledger must not have been read before the levels: the sale of the last unit
+/// must be in it if the level shows it.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// The levels that the operations name. All levels of a SKU of which one is set.
+    pub levels: Vec<StockLevel>,
+    /// The movements that the ledger has of the operations and of their keys. `None` if it was not asked.
+    pub recorded: Option<Vec<Movement>>,
+    /// How many units of each sale have come back.
+    pub returned: HashMap<OperationId, i64>,
+}
+
+/// What becomes of stock and of each operation, if the movements are committed.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The levels that the movements change.
+    pub levels: Vec<PlannedLevel<'a>>,
+    /// In the order of the operations and of their lines.
+    pub movements: Vec<PlannedMovement<'a>>,
+    /// One for each operation.
+    decisions: Vec<Decision>,
+}
+
+/// What becomes of a level.
+#[derive(Debug)]
+pub struct PlannedLevel<'a> {
+    /// Its first line, which names it.
+    pub line: &'a Line,
+    /// Units added to `on_hand`.
+    pub delta: i64,
+    /// Units added to those that are available.
+    pub available_delta: i64,
+    /// The new backorder limit, if it is set.
+    pub backorder_limit: Option<i64>,
+    /// The number of its movements.
+    pub movements: i64,
+    /// What the plan was decided on. `None` if nothing was read, or if the level is new.
+    pub read: Option<StockLevel>,
+    /// Whether it is created.
+    pub is_new: bool,
+}
+
+/// A movement that is to be recorded.
+#[derive(Debug)]
+pub struct PlannedMovement<'a> {
+    /// Its operation.
+    pub operation: &'a Operation,
+    /// The place of its line in the operation.
+    pub line: usize,
+    /// The place of its level in the plan.
+    pub level: usize,
+    /// Its place among the movements of the level, from 1.
+    pub number: i64,
+    /// The kind of change.
+    pub kind: MovementKind,
+    /// Units added to `on_hand`.
+    pub delta: i64,
+    /// Units that it and the movements of the level before it add to those that are available.
+    pub available_delta: i64,
+    /// The version that the level had, if it was set.
+    pub read_version: Option<i64>,
+    /// The sale whose units come back, and how many.
+    pub returned: Option<(OperationId, i64)>,
+}
+
+#[derive(Debug)]
+enum Decision {
+    /// True even if nothing is committed.
+    Final(AttemptOutcome),
+    /// An outcome that follows from the movements before it.
+    AfterMovements(AttemptOutcome),
+    /// The operation's last movement, and what it makes of its level if that was read.
+    Movement(usize, Option<Box<ChangedLevel>>),
+}
+
+/// The answer to each operation. `None` if a level that it concerns was left out of the write: nothing of
+/// the operation was made.
+pub type PlanAnswers = Vec<Option<BatchAnswer>>;
+
+impl<'a> Plan<'a> {
+    /// Assumes that the units of all deductions are available, and that the ledger has none of them.
+    #[must_use]
+    pub fn unread(operations: impl IntoIterator<Item = &'a Operation>) -> Self {
+        Planning::new(None).plan(operations)
+    }
+
+    /// Decides on what was read.
+    #[must_use]
+    pub fn new(snapshot: &Snapshot, operations: impl IntoIterator<Item = &'a Operation>) -> Self {
+        Planning::new(Some(snapshot)).plan(operations)
+    }
+
+    /// When the attempt expires: with the operation that expires first.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        let operations = self.movements.iter().map(|movement| movement.operation);
+        let deadlines = operations.map(|operation| operation.deadline);
+        deadlines.min().unwrap_or_else(Instant::now)
+    }
+
+    /// Whether each level can be written without the others: no operation concerns two.
+    #[must_use]
+    pub fn is_divisible(&self) -> bool {
+        let mut operations = self.movements.iter().map(|movement| movement.operation);
+        operations.all(|operation| operation.lines.len() == 1)
+    }
+
+    /// The movements of one level, which has this place, that follow `movement`, and the units that they
+    /// add to those that are available.
+    #[must_use]
+    pub fn after(&self, movement: &PlannedMovement<'_>) -> (i64, i64) {
+        let level = &self.levels[movement.level];
+        (
+            level.movements - movement.number,
+            level.available_delta - movement.available_delta,
+        )
+    }
+
+    /// The answers, if nothing is to be written.
+    #[must_use]
+    pub fn without_movements(self) -> Vec<BatchAnswer> {
+        let all = self.committed(&[]).into_iter();
+        all.map(|answer| answer.unwrap_or(Ok(AttemptOutcome::Conflict)))
+            .collect()
+    }
+
+    /// The answers, if each level is committed with so many available units; `None`: it was left out.
+    #[must_use]
+    pub fn committed(self, available: &[Option<i64>]) -> PlanAnswers {
+        let Self {
+            levels,
+            movements,
+            decisions,
+        } = self;
+        let is_whole = available.iter().all(Option::is_some);
+        let answer = |decision| match decision {
+            Decision::Final(outcome) => Some(Ok(outcome)),
+            Decision::AfterMovements(outcome) => is_whole.then_some(Ok(outcome)),
+            Decision::Movement(_, Some(changed)) => {
+                is_whole.then_some(Ok(AttemptOutcome::Changed(changed)))
+            }
+            Decision::Movement(place, None) => {
+                let movement = &movements[place];
+                let level = &levels[movement.level];
+                let after = level.available_delta - movement.available_delta;
+                let available = (*available.get(movement.level)?)?;
+                let remaining = available - after;
+                Some(Ok(AttemptOutcome::Deducted { remaining }))
+            }
+        };
+        decisions.into_iter().map(answer).collect()
+    }
+
+    /// The answers, if the write ended with `error`. An operation without a movement was not attempted
+    /// then, and can be attempted again.
+    #[must_use]
+    pub fn failed(self, mut error: StoreError) -> Vec<BatchAnswer> {
+        let answer = |decision| match decision {
+            Decision::Final(outcome) => Ok(outcome),
+            Decision::Movement(..) => Err(error.share()),
+            Decision::AfterMovements(_) => Ok(AttemptOutcome::Conflict),
+        };
+        self.decisions.into_iter().map(answer).collect()
+    }
+}
+
+/// A plan that is being made.
+struct Planning<'a, 's> {
+    snapshot: Option<&'s Snapshot>,
+    recorded: Recorded<'s>,
+    sold: Identities<'a>,
+    /// The levels as the movements have left them.
+    levels: Vec<StockLevel>,
+    /// How many units of each sale have come back then.
+    returned: HashMap<OperationId, i64>,
+    /// Where the plan has each level.
+    places: HashMap<(&'a Sku, &'a Warehouse), usize>,
+    plan: Plan<'a>,
+}
+
+impl<'a, 's> Planning<'a, 's> {
+    fn new(snapshot: Option<&'s Snapshot>) -> Self {
+        let recorded = snapshot.and_then(|snapshot| snapshot.recorded.as_deref());
+        Self {
+            snapshot,
+            recorded: Recorded::new(recorded.unwrap_or_default()),
+            sold: Identities::default(),
+            levels: snapshot.map_or_else(Vec::new, |snapshot| snapshot.levels.clone()),
+            returned: snapshot.map_or_else(HashMap::new, |snapshot| snapshot.returned.clone()),
+            places: HashMap::new(),
+            plan: Plan {
+                levels: Vec::new(),
+                movements: Vec::new(),
+                decisions: Vec::new(),
+            },
+        }
+    }
+
+    fn plan(mut self, operations: impl IntoIterator<Item = &'a Operation>) -> Plan<'a> {
+        let operations: Vec<_> = operations.into_iter().collect();
+        // One that is alone waits for no other, and its attempt expires with it.
+        let too_soon = (operations.len() > 1).then(|| Instant::now() + LAST_MOMENT);
+        for operation in operations {
+            let decision = if let Some(movement) = self.recorded.find(operation) {
+                Decision::Final(AttemptOutcome::Recorded(Box::new(movement.clone())))
+            } else if self.sold.has(operation) {
+                Decision::AfterMovements(AttemptOutcome::Duplicate)
+            } else if too_soon.is_some_and(|too_soon| operation.deadline < too_soon) {
+                Decision::Final(AttemptOutcome::Conflict)
+            } else {
+                self.decide(operation)
+            };
+            self.plan.decisions.push(decision);
+        }
+        self.plan
+    }
+
+    /// All lines, or nothing.
+    fn decide(&mut self, operation: &'a Operation) -> Decision {
+        let before = self.levels.clone();
+        let mut steps = Vec::with_capacity(operation.lines.len());
+        for line in &operation.lines {
+            match self.step(line) {
+                Ok(step) => {
+                    if let Some(after) = &step.after {
+                        rules::put(&mut self.levels, after.clone());
+                    }
+                    steps.push(step);
+                }
+                Err(outcome) => {
+                    self.levels = before;
+                    let outcome = self.of_the_ledger(outcome);
+                    return if self.plan.movements.is_empty() {
+                        Decision::Final(outcome)
+                    } else {
+                        Decision::AfterMovements(outcome)
+                    };
+                }
+            }
+        }
+        self.sold.add(operation);
+        let mut changed = None;
+        for (place, (line, step)) in operation.lines.iter().zip(steps).enumerate() {
+            changed = self.record(operation, (place, line), step, &before);
+        }
+        Decision::Movement(self.plan.movements.len() - 1, changed)
+    }
+
+    fn step(&self, line: &Line) -> Result<Step, AttemptOutcome> {
+        match self.snapshot {
+            Some(_) => rules::step(line, &self.levels, &self.returned),
+            None => rules::unread_step(line),
+        }
+    }
+
+    /// A refusal for units says whether the ledger was asked.
+    fn of_the_ledger(&self, outcome: AttemptOutcome) -> AttemptOutcome {
+        let asked = self.snapshot.is_some_and(|one| one.recorded.is_some());
+        match outcome {
+            AttemptOutcome::Insufficient { available } if asked => {
+                AttemptOutcome::Unrecorded { available }
+            }
+            other => other,
+        }
+    }
+
+    /// Adds the movement of a line, and returns what it makes of its level. `before`: the levels before the
+    /// operation.
+    fn record(
+        &mut self,
+        operation: &'a Operation,
+        (place, line): (usize, &'a Line),
+        step: Step,
+        before: &[StockLevel],
+    ) -> Option<Box<ChangedLevel>> {
+        let next = self.plan.levels.len();
+        let place_of_level = (&line.sku, &line.warehouse);
+        let number = *self.places.entry(place_of_level).or_insert(next);
+        if number == next {
+            let read = rules::find(before, line);
+            self.plan.levels.push(PlannedLevel {
+                line,
+                delta: 0,
+                available_delta: 0,
+                backorder_limit: None,
+                movements: 0,
+                read: read.cloned(),
+                is_new: self.snapshot.is_some() && read.is_none(),
+            });
+        }
+        if let Some((sale, units)) = step.returned {
+            *self.returned.entry(sale).or_default() += units;
+        }
+        let level = &mut self.plan.levels[number];
+        level.delta += step.delta;
+        level.available_delta += step.available_delta;
+        level.backorder_limit = step.backorder_limit.or(level.backorder_limit);
+        level.movements += 1;
+        self.plan.movements.push(PlannedMovement {
+            operation,
+            line: place,
+            level: number,
+            number: level.movements,
+            kind: step.kind,
+            delta: step.delta,
+            available_delta: level.available_delta,
+            read_version: step.read_version,
+            returned: step.returned,
+        });
+        let is_sale = matches!(line.change, Change::Deduct(_));
+        step.after.filter(|_| !is_sale).map(|level| {
+            Box::new(ChangedLevel {
+                created: rules::find(before, line).is_none(),
+                returned: step.returned.map(|(_, units)| units),
+                delta: step.delta,
+                level,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

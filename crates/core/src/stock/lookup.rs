@@ -1,0 +1,36 @@
+//! Looking up what an operation did.
+
+use super::{Caller, IdempotencyKey, OperationId, Remark};
+use crate::names::named;
+
+/// Which operations to look up.
+#[derive(Debug, Clone)]
+pub enum OperationFilter {
+    /// The one with this id.
+    Id(OperationId),
+    /// The one with this key of this caller.
+    Key(Caller, IdempotencyKey),
+    /// Those of a caller with this reference, newest operation first.
+    Reference {
+        /// Who sent the requests.
+        caller: Caller,
+        /// The reference.
+        reference: Remark,
+        /// Only operations older than this one.
+        before: Option<OperationId>,
+        /// The maximum number of movements.
+        limit: u32,
+    },
+}
+
+named! {
+    /// What is known of an operation.
+    pub enum OperationStatus {
+        /// The ledger has it.
+        Committed = "committed",
+        /// The ledger does not have it yet. A transaction may still be making it.
+        Pending = "pending",
+        /// It was not made, and never will be.
+        NotRecorded = "not-recorded",
+    }
+}

@@ -1,0 +1,250 @@
+//! Reads what operations need, plans them, and writes, in the ways that the core asks for.
+
+use std::slice;
+
+use super::dialect::{Dialect, values};
+use super::errors::conflict_if_duplicate;
+use super::pool::{PooledConnection, Transaction};
+use super::snapshot::{lock_levels, recorded_among, snapshot, with_keys};
+use super::write::{Session, Write, Written};
+use super::{READ, SqlStore};
+use crate::{Result, StoreError};
+use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
+use stocklock_core::ports::{
+    AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry,
+};
+use stocklock_core::stock::{Change, Movement, Operation, Sku};
+
+/// SKU, warehouse. The write of the plan sets the rest.
+const CREATE_LEVEL: &str =
+    "INSERT INTO stock (sku, warehouse, on_hand, version) VALUES ($1, $2, 0, 0)";
+
+/// A plan, how its write ended, and when that expires.
+type Tried<'a> = (Plan<'a>, Result<Written>, Expiry);
+
+impl<D: Dialect> BatchStore for SqlStore<D> {
+    async fn attempt(&self, batch: &[Operation], guard: BatchGuard) -> Result<BatchAttempt> {
+        let mut connections = self.writers.for_row(&batch[0].first().sku);
+        loop {
+            let connection = connections.acquire().await?;
+            let tried = match guard {
+                BatchGuard::Available => Ok(self.write_plan(connection, Plan::unread(batch)).await),
+                BatchGuard::Version => self.write_on_version(connection, batch).await,
+                BatchGuard::RowLock => self.write_under_lock(connection, batch).await,
+            };
+            match tried {
+                Err(error) | Ok((_, Err(error), _)) if connections.again(&error) => {}
+                tried => return self.attempted(batch, tried?).await,
+            }
+        }
+    }
+
+    async fn alone(&self, operation: &Operation) -> BatchAnswer {
+        match operation.first().change {
+            Change::Deduct(_) if operation.lines.len() == 1 => self.deduct_guarded(operation).await,
+            _ => self.write_one(operation).await,
+        }
+    }
+
+    async fn write_free_levels(&self, plan: &Plan<'_>) -> Result<Option<Vec<Option<i64>>>> {
+        if plan.movements.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        // Not in the queue of one SKU, whose share of the connections may be busy.
+        let connection = self.read(READ, self.writers.acquire()).await?;
+        let expiry = connection.expiry(plan.deadline());
+        let write = Write::new(plan, expiry.at, false);
+        let written = self
+            .write(D::write(Session::Fresh(connection), &write))
+            .await;
+        Ok(match written.map_err(|error| error.expiring(expiry))? {
+            Written::Levels(levels) => Some(available(plan, &levels)),
+            Written::Duplicate => None,
+        })
+    }
+
+    async fn recorded_among(&self, operations: &[&Operation]) -> Result<Vec<Movement>> {
+        self.read(3 * READ, async {
+            let mut connection = self.writers.acquire().await?;
+            recorded_among(&mut connection, operations.iter().copied()).await
+        })
+        .await
+    }
+}
+
+/// The units that are available in each level of the plan; `None` if it was left out.
+fn available(plan: &Plan<'_>, written: &[(i64, i64)]) -> Vec<Option<i64>> {
+    let mut available = vec![None; plan.levels.len()];
+    for (number, units) in written {
+        let place = usize::try_from(*number).ok();
+        if let Some(level) = place.and_then(|place| available.get_mut(place)) {
+            *level = Some(*units);
+        }
+    }
+    available
+}
+
+impl<D: Dialect> SqlStore<D> {
+    /// Makes one operation: locks its rows, reads, plans, and writes.
+    pub(super) async fn write_one(&self, operation: &Operation) -> Result<AttemptOutcome> {
+        let attempt = self.attempt(slice::from_ref(operation), BatchGuard::RowLock);
+        match attempt.await? {
+            BatchAttempt::Answered(mut answers) => {
+                answers.pop().unwrap_or(Ok(AttemptOutcome::Conflict))
+            }
+            BatchAttempt::Duplicate => Ok(AttemptOutcome::Duplicate),
+            BatchAttempt::Conflict | BatchAttempt::Alone => Ok(AttemptOutcome::Conflict),
+        }
+    }
+
+    /// Reads without a lock, and writes on condition of the version.
+    async fn write_on_version<'a>(
+        &self,
+        mut connection: PooledConnection<D>,
+        batch: &'a [Operation],
+    ) -> Result<Tried<'a>> {
+        let reading = snapshot(&mut connection, batch, false);
+        let read = self.read(3 * READ, reading).await?;
+        Ok(self.write_plan(connection, Plan::new(&read, batch)).await)
+    }
+
+    /// Writes a plan in one message.
+    async fn write_plan<'a>(&self, connection: PooledConnection<D>, plan: Plan<'a>) -> Tried<'a> {
+        let expiry = connection.expiry(plan.deadline());
+        let written = if plan.movements.is_empty() {
+            Ok(Written::Levels(Vec::new()))
+        } else {
+            let write = Write::new(&plan, expiry.at, true);
+            self.write(D::write(Session::Fresh(connection), &write))
+                .await
+        };
+        (plan, written, expiry)
+    }
+
+    /// The rows are locked from the reading to the commit.
+    async fn write_under_lock<'a>(
+        &self,
+        connection: PooledConnection<D>,
+        batch: &'a [Operation],
+    ) -> Result<Tried<'a>> {
+        let reading = async {
+            let mut tx = connection.begin(D::WORDS.begin).await?;
+            let read = snapshot(&mut tx, batch, true).await?;
+            Ok((tx, read))
+        };
+        let (tx, read) = self.read(3 * READ, reading).await?;
+        let plan = Plan::new(&read, batch);
+        let written = if plan.movements.is_empty() {
+            tx.roll_back().await;
+            Ok(Written::Levels(Vec::new()))
+        } else {
+            self.write(write_and_commit(tx, &plan, &read)).await
+        };
+        // The outcome of a COMMIT is visible to the next transaction that locks the row.
+        Ok((plan, written, Expiry::passed()))
+    }
+
+    /// What the end of the write means for the operations.
+    async fn attempted(
+        &self,
+        batch: &[Operation],
+        (plan, written, expiry): Tried<'_>,
+    ) -> Result<BatchAttempt> {
+        if plan.movements.is_empty() {
+            return Ok(BatchAttempt::Answered(plan.without_movements()));
+        }
+        let keys: Vec<_> = batch.iter().filter_map(key).collect();
+        let sku = &batch[0].first().sku;
+        Ok(match self.find_keys_in_flight(written, sku, &keys).await {
+            Ok(Written::Levels(levels)) if levels.is_empty() => BatchAttempt::Conflict,
+            Ok(Written::Levels(levels)) => {
+                let available = available(&plan, &levels);
+                let answers = plan.committed(&available).into_iter();
+                let conflict = || Ok(AttemptOutcome::Conflict);
+                BatchAttempt::Answered(answers.map(|one| one.unwrap_or_else(conflict)).collect())
+            }
+            Ok(Written::Duplicate) => BatchAttempt::Duplicate,
+            // The database may refuse a row of one operation, for example by a constraint of the operator.
+            Err(StoreError::KeyInFlight(_) | StoreError::Unexpected(_) | StoreError::Bug(_))
+                if batch.len() > 1 =>
+            {
+                BatchAttempt::Alone
+            }
+            Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
+        })
+    }
+
+    /// Returns `written`. If it waited for a lock although another transaction is recording one of its keys,
+    /// that is the reason to tell the caller.
+    pub(super) async fn find_keys_in_flight<T>(
+        &self,
+        written: Result<T>,
+        sku: &Sku,
+        keys: &[(&str, &str)],
+    ) -> Result<T> {
+        let (error, begin) = match (written, D::WORDS.begin_read_uncommitted) {
+            (Err(StoreError::LockWait(error)), Some(begin)) if !keys.is_empty() => (error, begin),
+            (written, _) => return written,
+        };
+        let pool = self.writers.for_sku(sku);
+        // Boxed, so that it takes no place in the future of a write that meets no lock.
+        let found = Box::pin(self.read(2 * READ, async {
+            let mut tx = pool.begin(begin).await?;
+            let found = with_keys(&mut tx, keys).await?;
+            tx.roll_back().await;
+            Ok(!found.is_empty())
+        }));
+        // Without a look-up, the wait is all that is known. The write may be made again.
+        Err(match found.await {
+            Ok(true) => StoreError::KeyInFlight(error),
+            Ok(false) | Err(_) => StoreError::LockWait(error),
+        })
+    }
+}
+
+/// The values of the ledger's unique index.
+pub(super) fn key(operation: &Operation) -> Option<(&str, &str)> {
+    let one = operation.idempotency.as_ref()?;
+    Some((one.caller.as_str(), one.key.as_str()))
+}
+
+/// Writes what was planned on the rows that the transaction has locked, and commits.
+async fn write_and_commit<D: Dialect>(
+    mut tx: Transaction<D>,
+    plan: &Plan<'_>,
+    read: &Snapshot,
+) -> Result<Written> {
+    for level in plan.levels.iter().filter(|level| level.is_new) {
+        create(&mut tx, level, read).await?;
+    }
+    let expires_at = tx.expiry(plan.deadline()).at;
+    let written = D::write(Session::Open(tx), &Write::new(plan, expires_at, true)).await?;
+    match written {
+        // The rows are locked, so nothing else can have failed.
+        Written::Levels(levels) if levels.is_empty() => {
+            Err(StoreError::Aborted("the last message was too late".into()))
+        }
+        written => Ok(written),
+    }
+}
+
+/// Creates an empty level.
+async fn create<D: Dialect>(
+    tx: &mut Transaction<D>,
+    level: &PlannedLevel<'_>,
+    read: &Snapshot,
+) -> Result<()> {
+    let (sku, warehouse) = (&level.line.sku, &level.line.warehouse);
+    let place = values![sku.as_str(), warehouse.as_str()];
+    let created = tx.execute(CREATE_LEVEL, &place).await;
+    created.map_err(conflict_if_duplicate)?;
+    if D::WORDS.waits_for_inserts {
+        let existing = read.levels.iter().filter(|level| level.sku == *sku).count();
+        if lock_levels(tx, sku).await?.len() > existing + 1 {
+            // It may break the precondition.
+            let problem = "another transaction has created a level of the SKU";
+            return Err(StoreError::Aborted(problem.into()));
+        }
+    }
+    Ok(())
+}

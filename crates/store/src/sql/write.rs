@@ -1,0 +1,247 @@
+//! The write of a plan: levels and movements, each level on its condition, in one commit.
+//!
+//! Guarantees: a level is written together with its movements, or not at all. Its condition, that it has the
+//! version that the plan has read and that enough units are available, is checked when its row is locked; so
+//! is the expiry. A write that waits writes all levels or none. One that does not wait leaves out the levels
+//! that are locked or fail their condition, unless one of its operations concerns two levels.
+
+use serde::{Serialize, Serializer};
+
+use super::pool::{PooledConnection, Server, Transaction};
+use stocklock_core::plan::{Plan, PlannedMovement};
+use stocklock_core::stock::{MovementKind, Operation, OperationId};
+
+/// The connection of a write.
+#[derive(Debug)]
+pub(crate) enum Session<S: Server> {
+    /// Without a transaction: the write is one.
+    Fresh(PooledConnection<S>),
+    /// With the transaction that has locked the rows. The write ends it.
+    Open(Transaction<S>),
+}
+
+/// How a write ended.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// The [`WrittenLevel`]s. None: nothing was written, because a condition does not hold, or the attempt has
+    /// expired.
+    Levels(Vec<WrittenLevel>),
+    /// The ledger already has one of the operations or keys. Nothing was written.
+    Duplicate,
+}
+
+/// The [`LevelRow::number`] of a level, and the units that are available in it.
+pub(crate) type WrittenLevel = (i64, i64);
+
+/// What is written.
+#[derive(Debug)]
+pub(crate) struct Write<'a> {
+    plan: &'a Plan<'a>,
+    /// In milliseconds since 1970, on the server's clock.
+    pub(crate) expires_at: i64,
+    /// Whether it waits for a row that is locked.
+    pub(crate) waits: bool,
+}
+
+/// A level, as the statements of the dialects take it.
+#[derive(Debug, Serialize)]
+pub(crate) struct LevelRow<'a> {
+    /// Its place in the plan, from 0.
+    pub(crate) number: i64,
+    pub(crate) sku: &'a str,
+    pub(crate) warehouse: &'a str,
+    /// Units added to `on_hand`.
+    pub(crate) delta: i64,
+    pub(crate) movements: i64,
+    /// The version that the level must have.
+    pub(crate) read_version: Option<i64>,
+    /// The new backorder limit, if it is set.
+    pub(crate) backorder_limit: Option<i64>,
+}
+
+/// A movement, as the statements of the dialects take it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MovementRow<'a> {
+    movement: &'a PlannedMovement<'a>,
+    /// The [`LevelRow::number`] of its level.
+    pub(crate) level: i64,
+    /// How many movements of the level follow.
+    pub(crate) movements_after: i64,
+    /// The units that those take.
+    pub(crate) units_after: i64,
+}
+
+/// What a sale of one line has not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Others<'a> {
+    pub(crate) line: i64,
+    pub(crate) kind: &'a str,
+    pub(crate) read_version: Option<i64>,
+    /// The sale whose units come back, and how many.
+    pub(crate) returned: Option<(&'a OperationId, i64)>,
+}
+
+impl<'a> Write<'a> {
+    pub(super) fn new(plan: &'a Plan<'a>, expires_at: i64, waits: bool) -> Self {
+        Self {
+            plan,
+            expires_at,
+            waits,
+        }
+    }
+
+    /// The strategy of the sales, which all have in common.
+    pub(crate) fn strategy(&self) -> Option<&'a str> {
+        let mut movements = self.plan.movements.iter();
+        movements.find_map(|movement| movement.operation.strategy)
+    }
+
+    /// Whether other operations wait for this write if one of them waits for its key.
+    pub(crate) fn is_shared(&self) -> bool {
+        let mut movements = self.plan.movements.iter();
+        let first = movements.next().map(|movement| movement.operation.id);
+        movements.any(|movement| Some(movement.operation.id) != first)
+    }
+
+    /// Whether a movement has an idempotency key.
+    pub(crate) fn has_key(&self) -> bool {
+        self.movements().any(|movement| movement.key().is_some())
+    }
+
+    /// Whether all levels are written, or none.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.plan.levels.len() > 1 && (self.waits || !self.plan.is_divisible())
+    }
+
+    pub(crate) fn levels(&self) -> impl ExactSizeIterator<Item = LevelRow<'a>> {
+        let levels = self.plan.levels.iter().enumerate();
+        levels.map(|(number, level)| LevelRow {
+            number: integer(number),
+            sku: level.line.sku.as_str(),
+            warehouse: level.line.warehouse.as_str(),
+            delta: level.delta,
+            movements: level.movements,
+            read_version: level.read.as_ref().map(|read| read.version),
+            backorder_limit: level.backorder_limit,
+        })
+    }
+
+    pub(crate) fn movements(&self) -> impl ExactSizeIterator<Item = MovementRow<'a>> {
+        let plan = self.plan;
+        plan.movements.iter().map(|movement| {
+            let (movements_after, available_after) = plan.after(movement);
+            MovementRow {
+                movement,
+                level: integer(movement.level),
+                movements_after,
+                units_after: -available_after,
+            }
+        })
+    }
+
+    /// SKU and warehouse of the level with this number.
+    pub(crate) fn place(&self, level: i64) -> (&'a str, &'a str) {
+        let place = usize::try_from(level).expect("a place in the plan");
+        let line = self.plan.levels[place].line;
+        (line.sku.as_str(), line.warehouse.as_str())
+    }
+
+    /// A JSON array with an array for each level: number, SKU, warehouse, delta, movements, version that it
+    /// must have, new backorder limit.
+    pub(crate) fn levels_json(&self) -> String {
+        json(self.levels().map(|level| {
+            (
+                level.number,
+                level.sku,
+                level.warehouse,
+                level.delta,
+                level.movements,
+                level.read_version,
+                level.backorder_limit,
+            )
+        }))
+    }
+}
+
+impl<'a> MovementRow<'a> {
+    pub(crate) fn operation(self) -> &'a Operation {
+        self.movement.operation
+    }
+
+    pub(crate) fn delta(self) -> i64 {
+        self.movement.delta
+    }
+
+    /// The key, which the first line of an operation has, and the hash of the request.
+    pub(crate) fn key(self) -> Option<(&'a str, &'a [u8])> {
+        let key = self.operation().idempotency.as_ref();
+        let key = key.filter(|_| self.movement.line == 0)?;
+        Some((key.key.as_str(), &key.hash.0))
+    }
+
+    /// `None` for a sale of one line.
+    pub(crate) fn others(self) -> Option<Others<'a>> {
+        let movement = self.movement;
+        let is_sale = movement.kind == MovementKind::Deducted;
+        (!is_sale || movement.line > 0).then(|| Others {
+            line: integer(movement.line),
+            kind: movement.kind.as_str(),
+            read_version: movement.read_version,
+            returned: movement
+                .returned
+                .as_ref()
+                .map(|(sale, units)| (sale, *units)),
+        })
+    }
+
+    /// What every movement has, as a JSON array: operation, delta, units after it, caller, key, hash, remarks.
+    /// Bytes are hexadecimal digits.
+    pub(crate) fn json(self) -> impl Serialize + use<'a> {
+        let (operation, key) = (self.operation(), self.key());
+        (
+            Hex(operation.id.0.as_bytes()),
+            self.delta(),
+            self.units_after,
+            operation.caller(),
+            key.map(|(key, _)| key),
+            key.map(|(_, hash)| Hex(hash)),
+            operation.remarks.texts(),
+        )
+    }
+}
+
+impl<'a> Others<'a> {
+    /// As a JSON array: line, kind, version that was read, sale whose units come back, and how many.
+    pub(crate) fn json(self) -> impl Serialize + use<'a> {
+        let (sale, units) = self.returned.unzip();
+        let sale = sale.map(|sale| Hex(sale.0.as_bytes()));
+        (self.line, self.kind, self.read_version, sale, units)
+    }
+}
+
+fn integer(place: usize) -> i64 {
+    i64::try_from(place).expect("a short list")
+}
+
+/// A list of values that JSON can represent.
+pub(crate) fn json<T: Serialize>(rows: impl Iterator<Item = T>) -> String {
+    let rows: Vec<T> = rows.collect();
+    serde_json::to_string(&rows).expect("texts and numbers are JSON")
+}
+
+/// At most 32 bytes as hexadecimal digits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl Serialize for Hex<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut digits = [0; 64];
+        for (byte, pair) in self.0.iter().zip(digits.chunks_exact_mut(2)) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 0xf)];
+        }
+        let digits = &digits[..2 * self.0.len()];
+        serializer.serialize_str(str::from_utf8(digits).expect("digits are ASCII"))
+    }
+}
