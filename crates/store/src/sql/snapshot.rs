@@ -51,7 +51,7 @@ pub(super) async fn snapshot<D: Dialect>(
     }
     for line in lines() {
         if let Change::Return(one) = line.change {
-            let units = lock_returns(connection, one.sale).await?;
+            let units = returned_units(connection, one.sale).await?;
             snapshot.returned.insert(one.sale, units);
         }
     }
@@ -68,24 +68,16 @@ pub(super) async fn lock_levels<D: Dialect>(
     Ok(rows::levels(found.map_err(before_commit)?))
 }
 
-/// Locks the movement of a sale. Then reads how many of its units have come back: a statement of its own,
-/// which sees what was committed while the first one waited.
-async fn lock_returns<D: Dialect>(
+/// Reads how many units of a sale have come back. Its level, which each return locks first, keeps others out.
+async fn returned_units<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sale: OperationId,
 ) -> Result<i64> {
-    let id = values![sale.0];
-    let lock = Statement::built(format!(
-        "SELECT line FROM movement WHERE operation_id = $1 AND line = 0{}",
-        D::WORDS.lock_rows
-    ));
-    let locked = connection.execute(lock, &id).await;
-    locked.map_err(before_commit)?;
     let sum = Statement::built(format!(
         "SELECT cast(coalesce(sum(returned), 0) AS {}) FROM movement WHERE reverses = $1",
         D::WORDS.integer
     ));
-    let returned = connection.fetch(sum, &id).await;
+    let returned = connection.fetch(sum, &values![sale.0]).await;
     let returned: Vec<(i64,)> = returned.map_err(before_commit)?;
     Ok(returned.iter().map(|(units,)| units).sum())
 }

@@ -20,7 +20,7 @@ use crate::sql::statements;
 /// in `/*M! */`. It then ends a transaction that is idle for 10 seconds, and frees its rows. This
 /// service never pauses inside a transaction, so an idle one has lost its client.
 /// `idle_write_transaction_timeout` would not end a transaction that has only locked rows. MySQL would
-/// truncate the answer of `stocklock_deduct_merged_1` to 1,024 bytes.
+/// truncate the answer of `stocklock_write_1` to 1,024 bytes.
 ///
 /// The others have these values by default. An operator can change them for all sessions. Then COMMIT would
 /// begin another transaction or end the session, statements would be refused, results would lack rows, or
