@@ -1,244 +1,17 @@
 //! Properties of plans, on generated levels and operations.
 
-use fastrand::Rng;
-use uuid::Uuid;
-
 use super::*;
 use crate::ports::Refusal;
 use crate::stock::{
-    Adjustment, Caller, Deduction, Idempotency, IdempotencyKey, LevelChange, MAX_UNITS,
-    Precondition, Quantity, Remark, Remarks, RequestHash, Return, Revision, Scope,
+    Deduction, MAX_UNITS, Precondition, Quantity, Return, Revision, Scope, Setting,
 };
+
+mod cases;
+
+use cases::{Shop, any_case, sku};
 
 /// How many cases each property is checked with.
 const CASES: u64 = 2_000;
-
-/// Stock and ledger, as a database has them.
-#[derive(Debug, Clone, Default)]
-struct Shop {
-    levels: Vec<StockLevel>,
-    ledger: Vec<Movement>,
-}
-
-impl Shop {
-    /// A few levels of two SKUs in two warehouses.
-    fn generated(rng: &mut Rng) -> Self {
-        let mut shop = Self::default();
-        for name in ["a", "b"] {
-            for warehouse in ["main", "north"] {
-                if rng.u8(..4) > 0 {
-                    let level = StockLevel {
-                        sku: sku(name),
-                        warehouse: self::warehouse(warehouse),
-                        on_hand: rng.i64(0..12),
-                        held: 0,
-                        backorder_limit: rng.i64(0..3),
-                        version: rng.i64(1..4),
-                    };
-                    rules::put(&mut shop.levels, level);
-                }
-            }
-        }
-        shop
-    }
-
-    fn snapshot(&self, operations: &[Operation]) -> Snapshot {
-        let mut returned = HashMap::new();
-        for movement in &self.ledger {
-            if let (Some(sale), Some(units)) = (movement.reverses, movement.returned) {
-                *returned.entry(sale).or_default() += units;
-            }
-        }
-        let has = |movement: &&Movement| {
-            let known = std::slice::from_ref(*movement);
-            let recorded = Recorded::new(known);
-            operations.iter().any(|one| recorded.find(one).is_some())
-        };
-        Snapshot {
-            levels: self.levels.clone(),
-            recorded: Some(self.ledger.iter().filter(has).cloned().collect()),
-            returned,
-        }
-    }
-
-    /// Commits the plan, and returns the answers.
-    fn commit(&mut self, plan: Plan<'_>) -> Vec<BatchAnswer> {
-        let mut available = Vec::new();
-        for planned in &plan.levels {
-            let line = planned.line;
-            let mut level = rules::find(&self.levels, line)
-                .cloned()
-                .unwrap_or(StockLevel {
-                    sku: line.sku.clone(),
-                    warehouse: line.warehouse.clone(),
-                    on_hand: 0,
-                    held: 0,
-                    backorder_limit: 0,
-                    version: 0,
-                });
-            level.on_hand += planned.delta;
-            level.backorder_limit = planned.backorder_limit.unwrap_or(level.backorder_limit);
-            level.version += planned.movements;
-            assert!(level.available() >= 0, "oversold: {level:?}");
-            available.push(Some(level.available()));
-            rules::put(&mut self.levels, level);
-        }
-        for planned in &plan.movements {
-            let (later, units) = plan.after(planned);
-            let line = &planned.operation.lines[planned.line];
-            let level = rules::find(&self.levels, line).expect("it was written");
-            let key = planned.operation.idempotency.as_ref();
-            self.ledger.push(Movement {
-                operation: planned.operation.id,
-                sku: line.sku.clone(),
-                warehouse: line.warehouse.clone(),
-                kind: planned.kind.clone(),
-                delta: planned.delta,
-                available_after: level.available() - units,
-                level_version: level.version - later,
-                read_version: planned.read_version,
-                strategy: planned.operation.strategy.map(str::to_owned),
-                caller: planned.operation.caller().to_owned(),
-                idempotency_key: key.map(|one| one.key.as_str().to_owned()),
-                request_hash: key.map(|one| one.hash),
-                remarks: planned.operation.remarks.clone(),
-                reverses: planned.returned.map(|(sale, _)| sale),
-                returned: planned.returned.map(|(_, units)| units),
-                created_at: String::new(),
-            });
-        }
-        let answers = plan.committed(&available).into_iter();
-        answers
-            .map(|answer| answer.expect("no level was left out"))
-            .collect()
-    }
-
-    fn make(&mut self, operations: &[Operation]) -> Vec<AttemptOutcome> {
-        let plan = Plan::new(&self.snapshot(operations), operations);
-        let answers = self.commit(plan).into_iter();
-        answers
-            .map(|answer| answer.expect("no error"))
-            .map(without_order)
-            .collect()
-    }
-}
-
-/// A batch and single operations differ in the words of the same answer only: of a repeated request, a batch
-/// knows only that it is a duplicate.
-fn without_order(outcome: AttemptOutcome) -> AttemptOutcome {
-    match outcome {
-        AttemptOutcome::Recorded(_) => AttemptOutcome::Duplicate,
-        other => other,
-    }
-}
-
-fn sku(name: &str) -> Sku {
-    Sku::parse(name).expect("a valid name")
-}
-
-fn warehouse(name: &str) -> Warehouse {
-    Warehouse::parse(name).expect("a valid name")
-}
-
-fn any_key(rng: &mut Rng) -> Option<Idempotency> {
-    (rng.u8(..3) == 0).then(|| Idempotency {
-        caller: Caller::anonymous(),
-        key: IdempotencyKey::parse(&format!("K-{}", rng.u8(..3))).expect("a valid key"),
-        hash: RequestHash([0; 32]),
-    })
-}
-
-/// An operation of one or more lines.
-fn any_operation(rng: &mut Rng, sales: &[Movement]) -> Operation {
-    let operation = OperationId(Uuid::from_u128(rng.u128(..)));
-    let level = (
-        sku(["a", "b"][rng.usize(..2)]),
-        warehouse(["main", "north"][rng.usize(..2)]),
-    );
-    let deadline = Instant::now() + Duration::from_mins(1);
-    let reason = Remark::parse("reason", "because").expect("a valid remark");
-    let (sku, warehouse) = level.clone();
-    match rng.u8(..8) {
-        0 => Adjustment {
-            operation,
-            sku,
-            warehouse,
-            delta: [-3, -1, 2, MAX_UNITS][rng.usize(..4)],
-            reason,
-            reference: None,
-            idempotency: any_key(rng),
-            deadline,
-        }
-        .into(),
-        1 => LevelChange {
-            operation,
-            sku,
-            warehouse,
-            on_hand: [None, Some(0), Some(5)][rng.usize(..3)],
-            backorder_limit: [None, Some(2)][rng.usize(..2)],
-            reason: None,
-            precondition: [None, Some(Precondition::Exists), Some(Precondition::Absent)]
-                [rng.usize(..3)]
-            .clone(),
-            scope: [Scope::Sku, Scope::Level][rng.usize(..2)],
-            deadline,
-        }
-        .into(),
-        2 if !sales.is_empty() => {
-            let sale = &sales[rng.usize(..sales.len())];
-            crate::stock::Reversal {
-                operation,
-                sale: sale.operation,
-                quantity: [None, Some(Quantity::ONE)][rng.usize(..2)],
-                restock: rng.bool(),
-                reason,
-                idempotency: any_key(rng),
-                deadline,
-            }
-            .of_sale((sale.sku.clone(), sale.warehouse.clone()), -sale.delta)
-        }
-        _ => {
-            let mut order = Operation::from(Deduction {
-                operation,
-                sku,
-                warehouse,
-                quantity: Quantity::try_from(rng.u32(1..4)).expect("a valid quantity"),
-                idempotency: any_key(rng),
-                remarks: Remarks::default(),
-                strategy: "group-commit",
-                deadline,
-            });
-            for _ in 0..rng.usize(..3) {
-                let mut line = order.lines[0].clone();
-                line.sku = self::sku(["a", "b"][rng.usize(..2)]);
-                order.lines.push(line);
-            }
-            order
-        }
-    }
-}
-
-/// A shop that has sold something, and operations for it.
-fn any_case(seed: u64) -> (Shop, Vec<Operation>) {
-    let rng = &mut Rng::with_seed(seed);
-    let mut shop = Shop::generated(rng);
-    let first: Vec<_> = (0..4).map(|_| any_operation(rng, &[])).collect();
-    shop.make(&first);
-    // What comes back of a sale of several lines is not told apart by line yet.
-    let lines = |sale: &Movement| {
-        let rows = shop
-            .ledger
-            .iter()
-            .filter(|one| one.operation == sale.operation);
-        rows.count()
-    };
-    let is_sale = |one: &&Movement| one.kind == MovementKind::Deducted && lines(one) == 1;
-    let sales: Vec<_> = shop.ledger.iter().filter(is_sale).cloned().collect();
-    let operations = (0..rng.usize(1..7))
-        .map(|_| any_operation(rng, &sales))
-        .collect();
-    (shop, operations)
-}
 
 #[test]
 fn movements_add_up_to_the_levels() {
@@ -453,7 +226,7 @@ fn return_gives_back_what_is_left_of_its_sale() {
 #[test]
 fn level_is_set_as_its_precondition_allows() {
     let set = |on_hand, precondition| {
-        Change::Set(crate::stock::Setting {
+        Change::Set(Setting {
             on_hand,
             backorder_limit: None,
             precondition,
