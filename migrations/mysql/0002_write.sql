@@ -21,7 +21,7 @@ CREATE PROCEDURE /*M! IF NOT EXISTS */ /*!80029 IF NOT EXISTS */ stocklock_write
     -- A JSON array with an array for each level, whose values are in the order of the columns below.
     -- `read_version`: what the version must be, unless NULL. `new_limit`: the new backorder limit, unless NULL.
     p_levels     longtext CHARACTER SET utf8mb4,
-    -- A JSON array with an array for each movement. Bytes are hexadecimal digits.
+    -- A JSON array with two values for each movement: an array, and a text or NULL. Bytes are hexadecimal digits.
     p_movements  longtext CHARACTER SET utf8mb4
 )
     MODIFIES SQL DATA
@@ -29,6 +29,8 @@ CREATE PROCEDURE /*M! IF NOT EXISTS */ /*!80029 IF NOT EXISTS */ stocklock_write
 BEGIN
     DECLARE v_levels, v_written longtext CHARACTER SET utf8mb4;
     DECLARE v_number bigint;
+    -- The only level, if there is one.
+    DECLARE v_sku, v_warehouse varchar(64) CHARACTER SET utf8mb4;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
     BEGIN
         ROLLBACK;
@@ -42,8 +44,8 @@ BEGIN
         SELECT group_concat(wanted.number),
                 group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held
                     + coalesce(wanted.new_limit, stock.backorder_limit), ']'),
-                count(*)
-            INTO v_levels, v_written, v_number
+                count(*), max(stock.sku), max(stock.warehouse)
+            INTO v_levels, v_written, v_number, v_sku, v_warehouse
             FROM json_table(p_levels, '$[*]' COLUMNS (
                     number       bigint      PATH '$[0]',
                     sku          varchar(64) CHARACTER SET utf8mb4 PATH '$[1]',
@@ -63,8 +65,8 @@ BEGIN
         SELECT group_concat(wanted.number),
                 group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held
                     + coalesce(wanted.new_limit, stock.backorder_limit), ']'),
-                count(*)
-            INTO v_levels, v_written, v_number
+                count(*), max(stock.sku), max(stock.warehouse)
+            INTO v_levels, v_written, v_number, v_sku, v_warehouse
             FROM json_table(p_levels, '$[*]' COLUMNS (
                     number       bigint      PATH '$[0]',
                     sku          varchar(64) CHARACTER SET utf8mb4 PATH '$[1]',
@@ -107,37 +109,35 @@ BEGIN
             (operation_id, line, sku, warehouse, kind, delta, read_version, strategy, caller,
                 idempotency_key, request_hash, reason, reference, available_after, level_version,
                 reverses, returned)
-            SELECT unhex(row_.operation_id), coalesce(row_.line, 0), stock.sku, stock.warehouse,
-                coalesce(row_.kind, 'deducted'), row_.delta, row_.read_version,
-                CASE WHEN coalesce(row_.kind, 'deducted') = 'deducted' THEN p_strategy END, row_.caller,
-                row_.idempotency_key, unhex(row_.request_hash), row_.reason, row_.reference,
+            SELECT unhex(row_.operation_id), coalesce(json_value(row_.rest, '$[3]'), 0), stock.sku,
+                stock.warehouse, coalesce(json_value(row_.rest, '$[4]'), 'deducted'), row_.delta,
+                json_value(row_.rest, '$[5]'),
+                CASE WHEN coalesce(json_value(row_.rest, '$[4]'), 'deducted') = 'deducted'
+                    THEN p_strategy END,
+                row_.caller, row_.idempotency_key, unhex(row_.request_hash),
+                json_value(row_.rest, '$[8][0]'), json_value(row_.rest, '$[8][1]'),
                 stock.on_hand - stock.held + stock.backorder_limit + row_.units_after,
-                stock.version - row_.movements_after, unhex(row_.reverses), row_.returned
+                stock.version - row_.movements_after, unhex(json_value(row_.rest, '$[6]')),
+                json_value(row_.rest, '$[7]')
             FROM json_table(p_movements, '$[*]' COLUMNS (
-                    number          bigint       PATH '$[0]',
-                    sku             varchar(64)  CHARACTER SET utf8mb4 PATH '$[1]',
-                    warehouse       varchar(64)  CHARACTER SET utf8mb4 PATH '$[2]',
-                    -- The movements of the level after this one.
-                    movements_after bigint       PATH '$[3]',
-                    operation_id    varchar(32)  PATH '$[4][0]',
-                    delta           bigint       PATH '$[4][1]',
-                    -- The units that those take.
-                    units_after     bigint       PATH '$[4][2]',
-                    caller          varchar(64)  CHARACTER SET utf8mb4 PATH '$[4][3]',
-                    idempotency_key varchar(255) CHARACTER SET utf8mb4 PATH '$[4][4]',
-                    request_hash    varchar(64)  PATH '$[4][5]',
-                    reason          varchar(200) CHARACTER SET utf8mb4 PATH '$[4][6][0]',
-                    reference       varchar(200) CHARACTER SET utf8mb4 PATH '$[4][6][1]',
-                    line            smallint     PATH '$[5][0]',
-                    kind            varchar(16)  CHARACTER SET utf8mb4 PATH '$[5][1]',
-                    read_version    bigint       PATH '$[5][2]',
-                    reverses        varchar(32)  PATH '$[5][3]',
-                    returned        bigint       PATH '$[5][4]'
+                    -- The movements of the level after this one, and the units that they take.
+                    movements_after bigint       PATH '$[0][0]',
+                    units_after     bigint       PATH '$[0][1]',
+                    operation_id    varchar(32)  PATH '$[0][2]',
+                    delta           bigint       PATH '$[0][3]',
+                    caller          varchar(64)  CHARACTER SET utf8mb4 PATH '$[0][4]',
+                    idempotency_key varchar(255) CHARACTER SET utf8mb4 PATH '$[0][5]',
+                    request_hash    varchar(64)  PATH '$[0][6]',
+                    -- What few movements have, as a JSON array: number, SKU and warehouse of the level, if
+                    -- there are several; line, kind, read_version, reverses, returned; an array of reason
+                    -- and reference. Few columns, because each reads the row from its start.
+                    rest            text         CHARACTER SET utf8mb4 PATH '$[1]'
                 )) AS row_
                 STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)
-                    ON stock.sku = row_.sku COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
-                    AND stock.warehouse = row_.warehouse COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
-            WHERE find_in_set(row_.number, v_levels);
+                    ON stock.sku = coalesce(json_value(row_.rest, '$[1]'), v_sku) COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
+                    AND stock.warehouse = coalesce(json_value(row_.rest, '$[2]'), v_warehouse) COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
+            WHERE row_.rest IS NULL OR json_value(row_.rest, '$[0]') IS NULL
+                OR find_in_set(json_value(row_.rest, '$[0]'), v_levels);
         BEGIN
             -- A deadlock (a conflict between Galera's nodes) undoes the COMMIT.
             DECLARE EXIT HANDLER FOR 1213 RESIGNAL;

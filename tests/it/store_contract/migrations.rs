@@ -141,8 +141,8 @@ async fn texts_that_differ_in_a_blank_or_case_are_different(
     if matches!(backend, Mysql) {
         let sold = raw.text(
             "CALL stocklock_write_1(1, 1, 0, 'group-commit', 9e15,
-                '[[0, \"PO-1 \", \"main\", -1, 1, null, null]]', '[[0, \"PO-1 \", \"main\", 0,
-                    [\"00000000000070008000000000000009\", -1, 0, \"c\", \"K\", null, [null, null]], null]]')",
+                '[[0, \"PO-1 \", \"main\", -1, 1, null, null]]',
+                '[[[0, 0, \"00000000000070008000000000000009\", -1, \"c\", \"K\", null], null]]')",
         );
         assert_eq!(sold.await.as_deref(), Some("[[0, 4]]"));
         let left = "SELECT cast(on_hand AS char) FROM stock WHERE sku = 'PO-1'";

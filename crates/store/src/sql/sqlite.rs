@@ -20,7 +20,7 @@ use super::ledger_row::LedgerRow;
 use super::migration::{self, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd, Transaction};
 use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
-use super::write::{LevelRow, Others, Session, Write, Written, json};
+use super::write::{LevelRow, Session, Write, Written, json};
 use crate::{AttemptOutcome, Result, StoreError};
 use stocklock_core::stock::Remarks;
 
@@ -94,24 +94,27 @@ impl Dialect for SqliteFile {
                 ((sku.as_str(), warehouse.as_str()), (*available, *version))
             })
             .collect();
+        let only = write.only_level();
         let mut rows = Vec::new();
         for movement in write.movements() {
             let (sku, warehouse) = write.place(movement.level);
             let Some((available, version)) = after.get(&(sku, warehouse)) else {
                 continue;
             };
+            let level = only.is_none().then_some((sku, warehouse));
             rows.push((
-                sku,
-                warehouse,
-                available + movement.units_after,
-                version - movement.movements_after,
-                movement.json(),
-                movement.others().map(Others::json),
+                movement.usual(
+                    available + movement.units_after,
+                    version - movement.movements_after,
+                ),
+                movement.rest(level),
             ));
         }
+        let has_rest = rows.iter().any(|(_, rest)| rest.is_some());
         let (number, rows) = (rows.len() as u64, json(rows.into_iter()));
-        let insert = Statement::built(insert_movements());
-        let values = values![&*rows, write.strategy(), write.expires_at];
+        let insert = Statement::built(insert_movements(has_rest));
+        let (sku, warehouse) = only.map(|level| (level.sku, level.warehouse)).unzip();
+        let values = values![&*rows, write.strategy(), write.expires_at, sku, warehouse];
         let inserted = tx.execute(insert, &values).await;
         // Each row compares the clock with the expiry.
         let is_late = matches!(inserted, Ok(rows) if rows != number);
@@ -167,23 +170,34 @@ fn update_levels() -> String {
     )
 }
 
-/// Inserts movements in time: a JSON array with an array for each, the strategy of sales, the expiry.
-fn insert_movements() -> String {
-    let remarks = Remarks::NAMES.join(", ");
-    let values = Remarks::NAMES.iter().enumerate();
-    let values = values.map(|(number, _)| format!("value ->> '$[4][6][{number}]'"));
+/// Inserts movements in time: a JSON array with an array for each, the strategy of sales, the expiry, and the
+/// names of the only level. `has_rest`: some have a [`MovementRow::rest`](super::write::MovementRow::rest).
+fn insert_movements(has_rest: bool) -> String {
+    let rest = |number: &str| match has_rest {
+        true => format!("value ->> '$[1][{number}]'"),
+        false => "NULL".to_owned(),
+    };
+    let remarks = Remarks::NAMES.iter().enumerate();
+    let remarks = remarks.map(|(number, _)| rest(&format!("8][{number}")));
+    let kind = format!("coalesce({}, 'deducted')", rest("4"));
     format!(
-        "INSERT INTO movement (sku, warehouse, available_after, level_version, operation_id, delta, caller,
-                idempotency_key, request_hash, {remarks}, line, kind, read_version, reverses, returned,
-                strategy)
-            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, unhex(value ->> '$[4][0]'),
-                value ->> '$[4][1]', value ->> '$[4][3]', value ->> '$[4][4]',
-                unhex(value ->> '$[4][5]'), {values}, coalesce(value ->> '$[5][0]', 0),
-                coalesce(value ->> '$[5][1]', 'deducted'), value ->> '$[5][2]',
-                unhex(value ->> '$[5][3]'), value ->> '$[5][4]',
-                CASE WHEN coalesce(value ->> '$[5][1]', 'deducted') = 'deducted' THEN $2 END
+        "INSERT INTO movement (available_after, level_version, operation_id, delta, caller,
+                idempotency_key, request_hash, sku, warehouse, line, kind, read_version, reverses,
+                returned, {names}, strategy)
+            SELECT value ->> '$[0][0]', value ->> '$[0][1]', unhex(value ->> '$[0][2]'),
+                value ->> '$[0][3]', value ->> '$[0][4]', value ->> '$[0][5]',
+                unhex(value ->> '$[0][6]'), coalesce({sku}, $4), coalesce({warehouse}, $5),
+                coalesce({line}, 0), {kind}, {read_version}, unhex({reverses}), {returned}, {remarks},
+                CASE WHEN {kind} = 'deducted' THEN $2 END
             FROM json_each($1) WHERE {now} < $3",
-        values = values.collect::<Vec<_>>().join(", "),
+        names = Remarks::NAMES.join(", "),
+        sku = rest("1"),
+        warehouse = rest("2"),
+        line = rest("3"),
+        read_version = rest("5"),
+        reverses = rest("6"),
+        returned = rest("7"),
+        remarks = remarks.collect::<Vec<_>>().join(", "),
         now = SqliteFile::WORDS.now,
     )
 }

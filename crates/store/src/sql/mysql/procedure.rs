@@ -11,7 +11,9 @@ use sqlx::{Executor, MySqlConnection};
 use crate::sql::dialect::{Statement, trusted};
 use crate::sql::ledger_row::LedgerRow;
 use crate::sql::statements::NEXT_PARAMETERS;
-use crate::sql::write::{Others, Write, json};
+#[cfg(doc)]
+use crate::sql::write::MovementRow;
+use crate::sql::write::{Write, json};
 
 const NAME: &str = "stocklock_deduct_1";
 
@@ -33,19 +35,18 @@ pub(super) fn call_write() -> Statement {
     call_of(NAME_OF_WRITE, ARGUMENTS_OF_WRITE)
 }
 
-/// A JSON array with an array for each movement: number, SKU and warehouse of its level, the number of
-/// movements of the level that follow, [`MovementRow::json`](crate::sql::write::MovementRow::json), and what a
-/// sale has not, or `null`.
+/// A JSON array with an array for each movement: [`MovementRow::usual`] with the number of movements of the
+/// level that follow, and the units that those take; then [`MovementRow::rest`] as a text.
 pub(super) fn movements(write: &Write<'_>) -> String {
+    let is_only = write.only_level().is_some();
     json(write.movements().map(|movement| {
-        let (sku, warehouse) = write.place(movement.level);
+        let level = (!is_only).then(|| write.place(movement.level));
+        let rest = movement.rest(level);
+        let rest =
+            rest.map(|rest| serde_json::to_string(&rest).expect("texts and numbers are JSON"));
         (
-            movement.level,
-            sku,
-            warehouse,
-            movement.movements_after,
-            movement.json(),
-            movement.others().map(Others::json),
+            movement.usual(movement.movements_after, movement.units_after),
+            rest,
         )
     }))
 }
