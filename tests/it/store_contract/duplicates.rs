@@ -1,13 +1,16 @@
 //! What a duplicate, or a deduction that is refused, leaves locked for others: nothing.
 
+use std::sync::Arc;
+
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, StoreError};
-use stocklock::stock::{Adjustment, RequestHash, Warehouse};
+use stocklock::stock::{Adjustment, Deduction, RequestHash, Warehouse};
 use tokio::time::timeout;
 
+use super::contention::until_waiting;
 use super::fixture::{
     Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, deduction_with_key,
-    idempotency, name, open, start_deduction,
+    idempotency, name, open, open_waiting, start_deduction,
 };
 use crate::support::proxy::Proxy;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -52,6 +55,21 @@ async fn duplicate_keeps_nothing_locked_across_a_round_trip(
     }
 }
 
+/// Locks the gap in which new keys of an anonymous caller belong.
+const LOCK_GAP: &str = "SELECT line FROM movement
+    WHERE caller = 'anonymous' AND idempotency_key = 'K' FOR UPDATE";
+
+/// A sale and an adjustment of one unit with the same new key.
+fn with_new_key() -> (Deduction, Adjustment) {
+    let sale = deduction_with_key("a", 1, "J");
+    let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, sale.quantity, None);
+    let adjustment = Adjustment {
+        idempotency: Some(idempotency("J", hash)),
+        ..adjustment("a", 1)
+    };
+    (sale, adjustment)
+}
+
 /// A transaction that locks the gap in which a new key belongs does not record that key.
 #[tokio::test]
 async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
@@ -59,17 +77,10 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
     let read = fixture.put("a", 10).await;
     let mut other = Raw::connect(Mysql, &fixture.url).await;
     other.run("BEGIN").await.unwrap();
-    let gap = "SELECT line FROM movement WHERE caller = 'anonymous' AND idempotency_key = 'K'
-        FOR UPDATE";
-    other.run(gap).await.unwrap();
+    other.run(LOCK_GAP).await.unwrap();
 
     let store = &fixture.store;
-    let sale = deduction_with_key("a", 1, "J");
-    let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, sale.quantity, None);
-    let adjustment = Adjustment {
-        idempotency: Some(idempotency("J", hash)),
-        ..adjustment("a", 1)
-    };
+    let (sale, adjustment) = with_new_key();
     let outcomes = [
         timeout(SOON, store.deduct(&sale)).await,
         timeout(SOON, store.deduct_locked(&sale)).await,
@@ -92,4 +103,40 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
     other.run("ROLLBACK").await.unwrap();
     let sold = store.deduct(&sale).await;
     assert_eq!(sold.unwrap(), committed(9));
+}
+
+/// Of two connections, one waits for rows, and is busy. The adjustment meets the lock on the other one, and
+/// is made again, so no look-up of its key is needed.
+#[tokio::test]
+async fn write_that_is_made_again_looks_up_no_key() {
+    let fixture = Fixture::with(Mysql, "a", 10).await;
+    fixture.put("b", 10).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let look_up = proxy.cut_before(b"READ UNCOMMITTED", 10);
+    let store = open_waiting(&url, 2, SOON);
+    let (mut row, mut gap) = (
+        Raw::connect(Mysql, &fixture.url).await,
+        Raw::connect(Mysql, &fixture.url).await,
+    );
+    row.begin().await;
+    let lock_row = "UPDATE stock SET held = held WHERE sku = 'b'";
+    row.run(lock_row).await.unwrap();
+    gap.begin().await;
+    gap.run(LOCK_GAP).await.unwrap();
+
+    let waiting = start_deduction(&store, deduction("b", 1));
+    until_waiting(&fixture).await;
+    let (_, adjustment) = with_new_key();
+    let adjusting = Arc::clone(&store);
+    let adjusted = tokio::spawn(async move { adjusting.adjust(&adjustment).await });
+    tokio::task::yield_now().await;
+    // It gets the connection on which the adjustment has met the lock.
+    let read = store.level(&name("c"), &Warehouse::default()).await;
+    assert_eq!(read.unwrap(), None);
+    gap.run("ROLLBACK").await.unwrap();
+    row.run("ROLLBACK").await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap(), committed(9));
+    adjusted.await.unwrap().unwrap();
+    assert_eq!(fixture.level("a").await.on_hand, 11);
+    assert_eq!(look_up.fired(), 0);
 }

@@ -85,6 +85,10 @@ impl Default for Warehouse {
 /// Whether a name may have this character. Some letters are never in normal form, for example the Kelvin sign.
 #[must_use]
 pub fn is_name_char(c: char) -> bool {
+    // Most names are ASCII, and a look-up in the tables of Unicode is a search.
+    if c.is_ascii() {
+        return c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    }
     let is_listed = match c.general_category_group() {
         Group::Letter | Group::Mark | Group::Number => true,
         Group::Other => match c.general_category() {
@@ -92,7 +96,7 @@ pub fn is_name_char(c: char) -> bool {
             GeneralCategory::Unassigned => !is_noncharacter(c),
             _ => false,
         },
-        Group::Punctuation | Group::Symbol | Group::Separator => matches!(c, '.' | '_' | '-'),
+        Group::Punctuation | Group::Symbol | Group::Separator => false,
     };
     is_listed && is_nfc_quick(once(c)) != IsNormalized::No
 }
@@ -189,6 +193,9 @@ mod tests {
             "a\u{a0}b",
             "“a”",
             "€",
+            // Symbols, although `char::is_alphanumeric` holds for them.
+            "Ⓐ",
+            "🄰",
             &"a".repeat(65),
             // `é` and `한` decomposed, and the Kelvin sign, which is composed to `K`.
             "e\u{301}",

@@ -32,8 +32,8 @@ mod slots;
 pub(super) use nodes::Nodes;
 pub(super) use slots::slot;
 
-/// The least time between a load of the map and the next one, if a node is lost. Otherwise each request to
-/// that node would ask all nodes for the map.
+/// The least time between a load of the map and the next one, if a node is lost or the load has failed.
+/// Otherwise each request would ask all nodes for the map, over new connections.
 const RELOAD_AFTER: Duration = Duration::from_millis(100);
 
 /// A router of requests to the masters.
@@ -44,6 +44,8 @@ pub(super) struct Cluster {
     response: Duration,
     /// The present map. It is forgotten when a request shows that it is old.
     map: Link<Arc<Map>>,
+    /// Why the last load of the map failed, and when.
+    failure: Arc<Mutex<Option<(Instant, BackendError)>>>,
     connections: Connections,
 }
 
@@ -80,8 +82,8 @@ impl Map {
 /// The connections to the masters, by their address.
 type Connections = Arc<Mutex<HashMap<String, Arc<Connection>>>>;
 
-fn lock(connections: &Connections) -> MutexGuard<'_, HashMap<String, Arc<Connection>>> {
-    connections.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cluster {
@@ -91,6 +93,7 @@ impl Cluster {
             connect,
             response,
             map: Link::default(),
+            failure: Arc::default(),
             connections: Connections::default(),
         }
     }
@@ -269,14 +272,24 @@ impl Cluster {
     async fn map(&self, informed: Option<String>) -> Result<Arc<Map>, BackendError> {
         let load = || {
             let (nodes, connections) = (self.nodes.clone(), Arc::clone(&self.connections));
-            let limit = self.connect + self.response;
+            let (failure, limit) = (Arc::clone(&self.failure), self.connect + self.response);
             async move {
+                let last = lock(&failure).clone();
+                if let Some((at, error)) = last
+                    && at.elapsed() < RELOAD_AFTER
+                    && informed.is_none()
+                {
+                    return Err(error);
+                }
                 let table = timeout(limit, nodes.table(informed)).await;
-                let table = table.map_err(|_| {
-                    BackendError::transient("no node of the cluster answered in time")
+                let silence = "no node of the cluster answered in time";
+                let table = table.map_err(|_| BackendError::transient(silence));
+                let table = table.and_then(|table| table.map_err(backend_error));
+                let ranges = table.inspect_err(|error| {
+                    *lock(&failure) = Some((Instant::now(), error.clone()));
                 })?;
                 let map = Map {
-                    ranges: table.map_err(backend_error)?,
+                    ranges,
                     loaded: Instant::now(),
                 };
                 let masters = map.masters();

@@ -1,5 +1,7 @@
 //! Classifies the errors of the databases.
 
+use std::error::Error;
+
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::sqlite::SqliteError;
@@ -18,97 +20,221 @@ pub(super) enum Fate {
 }
 
 pub(super) fn fate_after(error: &sqlx::Error) -> Fate {
-    match error.as_database_error() {
-        Some(error) if is_refusal_of_writes(error) => Fate::ReadOnly,
-        Some(error) if !is_disconnect(error) && !is_stale(error) => Fate::Usable,
-        _ => Fate::Broken,
-    }
+    let code = error.as_database_error().map(Code::of);
+    code.map_or(Fate::Broken, |code| code.fate())
 }
 
-/// Errors that an operator must fix are permanent. All others may pass. An error of the database is a refusal:
-/// the transaction was rolled back. Not those that may also come after a commit.
+/// Errors that an operator must fix are permanent. All others may pass.
 pub(super) fn backend_error(error: sqlx::Error) -> BackendError {
-    let refusal = match error.as_database_error() {
-        Some(error) if !may_follow_commit(error) => Some(is_in_the_way(error)),
-        _ => None,
-    };
-    let is_permanent = match &error {
-        sqlx::Error::Database(error) => needs_operator(&**error),
+    if let Some(code) = error.as_database_error().map(Code::of) {
+        return code.classify(error);
+    }
+    match error {
         sqlx::Error::Configuration(_)
         | sqlx::Error::ColumnDecode { .. }
-        | sqlx::Error::Decode(_) => true,
-        _ => false,
-    };
-    let error = if is_permanent {
-        BackendError::permanent(error)
-    } else {
-        BackendError::transient(error)
-    };
-    match refusal {
-        Some(true) => error.refused_for_now(),
-        Some(false) => error.refused(),
-        None => error,
+        | sqlx::Error::Decode(_) => BackendError::permanent(error),
+        _ => BackendError::transient(error),
     }
 }
 
-/// The error number of MariaDB or MySQL, or the code of the other databases.
-fn code(error: &dyn DatabaseError) -> String {
-    match error.try_downcast_ref::<MySqlDatabaseError>() {
-        Some(mysql) => mysql.number().to_string(),
-        None => error.code().unwrap_or_default().into_owned(),
+/// A database's error code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Code {
+    Mysql(u16),
+    Postgres(String),
+    /// The extended result code.
+    Sqlite(i32),
+}
+
+impl Code {
+    fn of(error: &dyn DatabaseError) -> Self {
+        if let Some(mysql) = error.try_downcast_ref::<MySqlDatabaseError>() {
+            return Self::Mysql(mysql.number());
+        }
+        let code = error.code().unwrap_or_default();
+        if error.try_downcast_ref::<SqliteError>().is_some() {
+            return Self::Sqlite(code.parse().unwrap_or_default());
+        }
+        Self::Postgres(code.into_owned())
+    }
+
+    fn fate(&self) -> Fate {
+        if self.is_refusal_of_writes() {
+            Fate::ReadOnly
+        } else if self.is_disconnect() || self.is_stale() {
+            Fate::Broken
+        } else {
+            Fate::Usable
+        }
+    }
+
+    /// An error of the database is a refusal: the transaction was rolled back. Not those that may also come
+    /// after a commit.
+    fn classify(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> BackendError {
+        let error = if self.needs_operator() {
+            BackendError::permanent(cause)
+        } else {
+            BackendError::transient(cause)
+        };
+        if self.may_follow_commit() {
+            error
+        } else if self.is_in_the_way() {
+            error.refused_for_now()
+        } else {
+            error.refused()
+        }
+    }
+
+    fn needs_operator(&self) -> bool {
+        match self {
+            // Wrong user or password, no database, no table, no column, no permission.
+            Self::Mysql(number) => {
+                matches!(number, 1044 | 1045 | 1049 | 1146 | 1054 | 1142 | 1143)
+            }
+            Self::Postgres(sqlstate) => matches!(
+                sqlstate.as_str(),
+                "28000" | "28P01" | "3D000" | "42P01" | "42703" | "42501"
+            ),
+            // No table or column, no permission, no such file, not a database.
+            Self::Sqlite(extended) => matches!(extended, 1 | 3 | 14 | 26),
+        }
+    }
+
+    /// Another transaction was in the way: a deadlock, or a wait for it that was too long.
+    fn is_in_the_way(&self) -> bool {
+        match self {
+            Self::Mysql(number) => matches!(number, 1205 | 1213),
+            Self::Postgres(sqlstate) => matches!(sqlstate.as_str(), "40001" | "40P01" | "55P03"),
+            Self::Sqlite(extended) => matches!(extended, 5 | 6 | 261 | 517),
+        }
+    }
+
+    fn is_refusal_of_writes(&self) -> bool {
+        match self {
+            Self::Mysql(number) => matches!(number, 1290 | 1792 | 1836),
+            Self::Postgres(sqlstate) => sqlstate == "25006",
+            Self::Sqlite(_) => false,
+        }
+    }
+
+    fn is_stale(&self) -> bool {
+        match self {
+            // A prepared statement is unknown.
+            Self::Mysql(number) => *number == 1243,
+            // It returns other types than before, is unknown, or is another one's.
+            Self::Postgres(sqlstate) => matches!(sqlstate.as_str(), "0A000" | "26000" | "42P05"),
+            Self::Sqlite(_) => false,
+        }
+    }
+
+    /// The commit may have happened.
+    fn may_follow_commit(&self) -> bool {
+        self.is_disconnect()
+            || match self {
+                // COMMIT failed, the statement was interrupted; a proxy has lost the server.
+                Self::Mysql(number) => matches!(
+                    number,
+                    1180 | 1317 | 1969 | 3169 | 2000..=2999 | 9000..=9999
+                ),
+                // Completion unknown; of the system, internal.
+                Self::Postgres(sqlstate) => {
+                    sqlstate == "40003" || has_class(sqlstate, &["58", "XX"])
+                }
+                // SQLITE_IOERR.
+                Self::Sqlite(extended) => extended & 0xff == 10,
+            }
+    }
+
+    fn is_disconnect(&self) -> bool {
+        match self {
+            // Shutdown, killed connection.
+            Self::Mysql(number) => matches!(number, 1053 | 1927 | 4031),
+            // Shutdown, crash, start-up, idle session, broken connection.
+            Self::Postgres(sqlstate) => has_class(sqlstate, &["57P", "08"]),
+            Self::Sqlite(_) => false,
+        }
     }
 }
 
-fn needs_operator(error: &dyn DatabaseError) -> bool {
-    matches!(
-        code(error).as_str(),
-        // PostgreSQL: wrong user or password, no database, no table, no column, no permission.
-        "28000" | "28P01" | "3D000" | "42P01" | "42703" | "42501"
-        // MariaDB and MySQL: the same.
-        | "1044" | "1045" | "1049" | "1146" | "1054" | "1142" | "1143"
-        // SQLite: no table or column, no permission, no such file, not a database.
-        | "1" | "3" | "14" | "26"
-    )
+fn has_class(sqlstate: &str, classes: &[&str]) -> bool {
+    classes.iter().any(|class| sqlstate.starts_with(class))
 }
 
-/// Another transaction was in the way: a deadlock, or a wait for it that was too long.
-fn is_in_the_way(error: &dyn DatabaseError) -> bool {
-    // PostgreSQL; MariaDB and MySQL; SQLite.
-    matches!(
-        code(error).as_str(),
-        "40001" | "40P01" | "55P03" | "1205" | "1213" | "5" | "6" | "261" | "517"
-    )
-}
+#[cfg(test)]
+mod tests {
+    use self::Answer::{Refused, RefusedForNow, Unknown};
+    use super::Fate::{Broken, ReadOnly, Usable};
+    use super::*;
 
-fn is_refusal_of_writes(error: &dyn DatabaseError) -> bool {
-    // PostgreSQL; MariaDB and MySQL.
-    matches!(code(error).as_str(), "25006" | "1290" | "1792" | "1836")
-}
+    /// What is known of the request.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Answer {
+        /// It was not executed.
+        Refused,
+        /// The same, and a repetition may succeed at once.
+        RefusedForNow,
+        Unknown,
+    }
 
-fn is_stale(error: &dyn DatabaseError) -> bool {
-    // PostgreSQL: a prepared statement returns other types than before, is unknown, or is another one's.
-    // MariaDB and MySQL: it is unknown.
-    matches!(code(error).as_str(), "0A000" | "26000" | "42P05" | "1243")
-}
+    fn mysql(numbers: &[u16]) -> Vec<Code> {
+        numbers.iter().copied().map(Code::Mysql).collect()
+    }
 
-/// The commit may have happened.
-fn may_follow_commit(error: &dyn DatabaseError) -> bool {
-    let code = code(error);
-    // MariaDB and MySQL: COMMIT failed, the statement was interrupted; a proxy has lost the server. PostgreSQL:
-    // of the system, internal, completion unknown. SQLite: SQLITE_IOERR.
-    let mysql = error.try_downcast_ref::<MySqlDatabaseError>();
-    is_disconnect(error)
-        || mysql.is_some_and(|error| matches!(error.number(), 2000..=2999 | 9000..=9999))
-        || matches!(code.as_str(), "1180" | "1317" | "1969" | "3169" | "40003")
-        || ["58", "XX"].iter().any(|class| code.starts_with(class))
-        || (error.try_downcast_ref::<SqliteError>().is_some()
-            && code.parse::<i32>().is_ok_and(|code| code & 0xff == 10))
-}
+    fn postgres(states: &[&str]) -> Vec<Code> {
+        let code = |state: &&str| Code::Postgres((*state).to_owned());
+        states.iter().map(code).collect()
+    }
 
-fn is_disconnect(error: &dyn DatabaseError) -> bool {
-    let code = code(error);
-    // PostgreSQL: shutdown, crash, start-up, idle session, broken connection. MariaDB and MySQL:
-    // shutdown, killed connection.
-    ["57P", "08"].iter().any(|class| code.starts_with(class))
-        || matches!(code.as_str(), "1053" | "1927" | "4031")
+    fn sqlite(codes: &[i32]) -> Vec<Code> {
+        codes.iter().copied().map(Code::Sqlite).collect()
+    }
+
+    #[test]
+    fn each_code_says_what_is_known_of_the_request() {
+        let permanent = [
+            mysql(&[1044, 1045, 1049, 1054, 1142, 1143, 1146]),
+            postgres(&["28000", "28P01", "3D000", "42501", "42703", "42P01"]),
+            sqlite(&[1, 3, 14, 26]),
+        ]
+        .concat();
+        let rows = [
+            (Usable, RefusedForNow, mysql(&[1205, 1213])),
+            (ReadOnly, Refused, mysql(&[1290, 1792, 1836])),
+            (Broken, Refused, mysql(&[1243])),
+            (Usable, Unknown, mysql(&[1180, 1317, 1969, 3169])),
+            (Usable, Unknown, mysql(&[2000, 2013, 2999])),
+            (Usable, Unknown, mysql(&[9000, 9001, 9999])),
+            (Broken, Unknown, mysql(&[1053, 1927, 4031])),
+            (Usable, Refused, mysql(&[5, 1062, 1999, 3000, 4025, 8999])),
+            (
+                Usable,
+                RefusedForNow,
+                postgres(&["40001", "40P01", "55P03"]),
+            ),
+            (ReadOnly, Refused, postgres(&["25006"])),
+            (Broken, Refused, postgres(&["0A000", "26000", "42P05"])),
+            (Usable, Unknown, postgres(&["40003", "58030", "XX000"])),
+            (Broken, Unknown, postgres(&["57P01", "57P02", "57P03"])),
+            (Broken, Unknown, postgres(&["57P05", "08000", "08006"])),
+            (Usable, Refused, postgres(&["23505", "53100", "57014"])),
+            (Usable, RefusedForNow, sqlite(&[5, 6, 261, 517])),
+            (Usable, Unknown, sqlite(&[10, 778, 1290])),
+            (Usable, Refused, sqlite(&[8, 13, 2067])),
+        ];
+        let refusals = permanent.iter().map(|code| (Usable, Refused, code));
+        let rows = rows
+            .iter()
+            .flat_map(|(fate, answer, codes)| codes.iter().map(move |code| (*fate, *answer, code)));
+        for (fate, answer, code) in refusals.chain(rows) {
+            assert_eq!(code.fate(), fate, "{code:?}");
+            let error = code.classify("an answer");
+            let found = match (error.is_refusal(), error.may_pass_at_once()) {
+                (true, false) => Refused,
+                (true, true) => RefusedForNow,
+                (false, _) => Unknown,
+            };
+            assert_eq!(found, answer, "{code:?}");
+            assert_eq!(error.is_permanent(), permanent.contains(code), "{code:?}");
+        }
+    }
 }

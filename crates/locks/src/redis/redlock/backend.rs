@@ -99,15 +99,18 @@ impl Backend for RedLockBackend {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
-        self.0.remove(request.nonce);
+        let votes = self.0.remove(request.nonce);
         let ballot = Ballot {
             name: request.name.to_string(),
             nonce: request.nonce,
             attempt: u64::MAX,
         };
-        let unclear = request.unclear;
-        let release = |_, node: Arc<Node>| {
-            let ballot = ballot.clone();
+        let unclear = |index: usize| {
+            let is_open = votes.as_ref().is_none_or(|votes| votes.is_open(index));
+            request.unclear && is_open
+        };
+        let release = |index: usize, node: Arc<Node>| {
+            let (ballot, unclear) = (ballot.clone(), unclear(index));
             async move { node.release(&ballot, unclear).await }
         };
         let majority = self.0.majority();

@@ -69,10 +69,10 @@ impl QuorumContender {
     }
 }
 
-/// Returns false if a request may still arrive.
-fn all_answered<T>(answers: &Answers<T>) -> bool {
-    let is_answered = |answer: &Option<_>| answer.as_ref().is_some_and(was_answered);
-    answers.iter().all(is_answered)
+/// The masters that the request may still reach.
+fn open<T>(answers: &Answers<T>) -> Vec<usize> {
+    let is_open = |node: &usize| !answers[*node].as_ref().is_some_and(was_answered);
+    (0..answers.len()).filter(is_open).collect()
 }
 
 /// The masters that have answered with this.
@@ -97,11 +97,14 @@ impl Contender for QuorumContender {
         let vote = |index: usize, node: Arc<Node>| {
             let (ballot, quorum) = (ballot.clone(), Arc::clone(&self.quorum));
             async move {
-                let vote = node.vote(&ballot, lease).await?;
-                if vote == Vote::Given {
+                let vote = node.vote(&ballot, lease).await;
+                if matches!(vote, Ok(Vote::Given)) {
                     quorum.add_late(&ballot, index);
                 }
-                Ok(vote)
+                if was_answered(&vote) {
+                    quorum.close_late(&ballot, index);
+                }
+                vote
             }
         };
         let majority = self.quorum.majority();
@@ -113,11 +116,15 @@ impl Contender for QuorumContender {
             given >= majority || is_reached(given) && is_reached(voters)
         };
         let answers = self.quorum.ask(vote, is_settled).await;
-        let is_unanswered = was_unanswered || !all_answered(&answers);
+        let open = open(&answers);
+        let is_unanswered = was_unanswered || !open.is_empty();
         let given = with(&answers, Vote::Given);
         if given.len() >= majority {
-            let nodes = given;
-            self.quorum.insert(Votes { ballot, nodes });
+            self.quorum.insert(Votes {
+                ballot,
+                nodes: given,
+                open: (!was_unanswered).then_some(open),
+            });
             self.holds = true;
             self.is_unanswered = is_unanswered;
             return Ok(Attempt::Held(Grant {
@@ -125,7 +132,7 @@ impl Contender for QuorumContender {
                 lease: self.quorum.validity(lease),
             }));
         }
-        let has_votes = !given.is_empty() || !all_answered(&answers);
+        let has_votes = !given.is_empty() || !open.is_empty();
         let is_clear = !has_votes || self.give_back(&ballot, &answers).await;
         self.is_unanswered = is_unanswered || !is_clear;
         if !with(&answers, Vote::Released).is_empty() {

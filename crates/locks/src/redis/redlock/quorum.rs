@@ -69,6 +69,16 @@ pub(super) struct Quorum {
 pub(super) struct Votes {
     pub(super) ballot: Ballot,
     pub(super) nodes: Vec<usize>,
+    /// The masters that a request for a vote may still reach. `None`: all, because an earlier attempt was not
+    /// answered.
+    pub(super) open: Option<Vec<usize>>,
+}
+
+impl Votes {
+    /// Whether a request for a vote may still reach this master.
+    pub(super) fn is_open(&self, node: usize) -> bool {
+        self.open.as_ref().is_none_or(|open| open.contains(&node))
+    }
 }
 
 impl Quorum {
@@ -227,18 +237,29 @@ impl Quorum {
         }
     }
 
+    /// Notes that a master has answered after the lock was acquired, even if it refused: no request of this
+    /// attempt can reach it any more.
+    pub(super) fn close_late(&self, ballot: &Ballot, node: usize) {
+        let mut held = self.held();
+        let votes = held.get_mut(&ballot.nonce);
+        let votes = votes.filter(|votes| votes.ballot.attempt == ballot.attempt);
+        if let Some(open) = votes.and_then(|votes| votes.open.as_mut()) {
+            open.retain(|one| *one != node);
+        }
+    }
+
     /// The votes of a lock, unless it was released or lost.
     pub(super) fn votes(&self, nonce: Nonce) -> Option<Votes> {
         self.held().get(&nonce).cloned()
     }
 
-    pub(super) fn remove(&self, nonce: Nonce) {
-        self.held().remove(&nonce);
+    pub(super) fn remove(&self, nonce: Nonce) -> Option<Votes> {
+        self.held().remove(&nonce)
     }
 
     /// Forgets a lock that has lost its majority, and gives its other votes back in the background.
     pub(super) fn give_up(&self, nonce: Nonce) {
-        let Some(Votes { ballot, .. }) = self.held().remove(&nonce) else {
+        let Some(Votes { ballot, .. }) = self.remove(nonce) else {
             return;
         };
         for node in &self.nodes {
@@ -247,11 +268,16 @@ impl Quorum {
     }
 
     /// Goes on to release a lock, in the background, on the masters that have not answered: a request for a
-    /// vote may still reach them.
-    pub(super) fn release_late(&self, answers: &Answers<Loss>, ballot: &Ballot, unclear: bool) {
-        for (node, answer) in self.nodes.iter().zip(answers) {
+    /// vote may still reach those that are `unclear`.
+    pub(super) fn release_late(
+        &self,
+        answers: &Answers<Loss>,
+        ballot: &Ballot,
+        unclear: impl Fn(usize) -> bool,
+    ) {
+        for (index, (node, answer)) in self.nodes.iter().zip(answers).enumerate() {
             if !matches!(answer, Some(Ok(_))) {
-                self.release_on(node, ballot, unclear);
+                self.release_on(node, ballot, unclear(index));
             }
         }
     }

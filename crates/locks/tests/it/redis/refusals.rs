@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock_locks::backend::{Change, NumberKey, NumberRequest, Numbers as _};
+use stocklock_locks::backend::{Backend as _, Change, NumberKey, NumberRequest, Numbers as _};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use self::Refusal::{FullMemory, Replica, TooFewReplicas};
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Rig, RigExt, eventually};
+use crate::rig::{Counts, Rig, RigExt, eventually, request};
 
 /// Returns the message of an error. Checks that the error is transient.
 fn transient(error: &LockError) -> String {
@@ -245,6 +245,27 @@ async fn acquire_waits_while_server_loads_data() {
         check_refusal(&rig, "LOADING", async || {}).await;
     };
     tokio::join!(rig.server.restart(), loading());
+}
+
+/// What a script has done before it was stopped is not undone.
+#[rstest]
+#[case::in_a_script("-set", true)]
+#[case::before_it("-evalsha -eval", false)]
+#[tokio::test]
+async fn script_stopped_by_a_missing_permission_is_unclear(
+    #[case] missing: &str,
+    #[case] is_unclear: bool,
+) {
+    let rig = RedisRig::start().await;
+    let user = format!("ACL SETUSER shop on >s3cr3t ~* &* +@all {missing}");
+    execute(&rig, &user).await;
+    let url = format!("redis://shop:s3cr3t@{}/", rig.server.address());
+    let backend = RedisBackend::new(&url).unwrap();
+    let mut contender = backend.contender(request("own", rig.lease()));
+    let error = contender.attempt().await.unwrap_err();
+    // Redis 7.0 has no code of its own for it in a script.
+    assert_eq!(error.is_permanent(), error.to_string().contains("NOPERM"));
+    assert_eq!(contender.has_unanswered_attempt(), is_unclear, "{error}");
 }
 
 /// Errors that an operator must fix are reported at once, even if the wait limit is long.

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use stocklock_locks::backend::Backend as _;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
 use tokio::runtime::Builder;
+use tokio::time::timeout;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Faults, RigExt, eventually, hand_over, wait_until_left};
+use crate::rig::{Counts, Faults, RigExt, eventually, hand_over, request, wait_until_left};
 
 /// More than a busy machine needs.
 const LONG: Duration = Duration::from_mins(1);
@@ -134,6 +136,31 @@ async fn wake_ups_outlive_the_runtime_that_started_them() {
     let begin = rig.now();
     hand_over(guard, waiter).await;
     assert!(rig.now().since(begin) < rig.soon());
+}
+
+/// The runtime that started the wake-ups ends while a task of another one waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_subscribes_again_after_the_end_of_a_runtime() {
+    let rig = RedisRig::start().await;
+    let backend = no_fallback(&rig.url());
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+    let mut first = backend.contender(request("loud", LONG));
+    let first = runtime.spawn(async move {
+        first.wait().await.unwrap();
+        first
+    });
+    let _first = first.await.unwrap();
+    let mut waiter = backend.contender(request("loud", LONG));
+    waiter.wait().await.unwrap();
+    runtime.shutdown_background();
+    let is_gone = async || rig.channels().await.is_empty();
+    eventually("the subscription is gone", LONG, is_gone).await;
+    let subscribed = timeout(rig.soon() * 4, waiter.wait()).await;
+    subscribed
+        .expect("it does not wait for the lost one")
+        .unwrap();
+    wait_for_subscription(&rig, rig.soon()).await;
 }
 
 #[tokio::test]

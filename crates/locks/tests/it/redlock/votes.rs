@@ -116,6 +116,33 @@ async fn full_master_costs_two_requests_per_lock() {
     eventually("a refused vote is an answer", SOON, is_answered).await;
 }
 
+/// The refusal of a full master comes after the lock was acquired. Nothing is left to stop there.
+#[tokio::test]
+async fn late_refusal_costs_few_requests() {
+    let rig = RedLockRig::start_private().await;
+    let backend = rig.backend();
+    let manager = LockManager::new(backend.clone());
+    let guard = manager.lock("warm").acquire().await.unwrap();
+    rig.wait_for_votes("warm").await;
+    guard.release().await;
+    let free = async || rig.votes("warm").await == 0;
+    eventually("all votes are given back", SOON, free).await;
+    rig.masters[2].run::<String>("CONFIG SET maxmemory 1").await;
+    let before = scripts(&rig, 2).await;
+    let refusal = rig.masters[2].proxy.hold_answer(b"OOM");
+    let guard = manager.lock("late").acquire().await.unwrap();
+    refusal.held().await;
+    refusal.let_go();
+    // The answers of a master come in order.
+    backend.warnings().await;
+    guard.release().await;
+    // It waits for all releases.
+    manager.shutdown().await;
+    let sent = scripts(&rig, 2).await - before;
+    // A release whose answer comes late is repeated.
+    assert!((2..=3).contains(&sent), "{sent}");
+}
+
 /// All masters refuse. There is no vote to give back, and an acquisition that does not wait asks once.
 #[tokio::test]
 async fn refusal_of_all_masters_costs_one_request_each() {

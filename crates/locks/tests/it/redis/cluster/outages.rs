@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use stocklock_locks::backend::Backend as _;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
-use stocklock_testkit::servers::RedisCluster;
+use stocklock_testkit::ports::free_port;
+use stocklock_testkit::servers::{PrivateServer, RedisCluster};
 use tokio::time::{Instant, sleep};
 
 use super::{LONG, SOON, name_not_at};
 use crate::rig::cluster::ClusterRig;
-use crate::rig::{Rig, RigExt, eventually, source_of};
+use crate::rig::redis::RedisRig;
+use crate::rig::{Counts, Rig, RigExt, eventually, request, source_of};
 
 /// The cluster is ready as long as one master answers, and each one that answers is checked.
 #[tokio::test]
@@ -71,6 +74,57 @@ async fn cluster_that_serves_no_clients_answers_no_ping() {
         error.is_some_and(|error| error.to_string().contains("CLUSTERDOWN"))
     };
     eventually("the cluster is down", SOON, refused).await;
+}
+
+/// One node, which has no slots yet, and the URL of the cluster.
+async fn start_one_node() -> (RedisRig, String) {
+    let port = free_port().to_string();
+    let settings = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &port,
+        "--cluster-require-full-coverage",
+        "no",
+    ];
+    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
+    let url = format!("redis+cluster://{}", rig.proxy.address());
+    (rig, url)
+}
+
+/// The map of the masters is not loaded again for each attempt.
+#[tokio::test]
+async fn cluster_that_is_down_gets_few_connections() {
+    let (rig, url) = start_one_node().await;
+    let backend = RedisBackend::new(&url).unwrap();
+    let begin = Instant::now();
+    for _ in 0..50 {
+        let mut contender = backend.contender(request("down", rig.lease()));
+        let error = contender.attempt().await.unwrap_err();
+        assert!(!error.is_permanent(), "{error}");
+        assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
+    }
+    // One per 100 ms.
+    let most = 1 + begin.elapsed().as_millis() / 100;
+    let connections = rig.proxy.connections();
+    assert!(u128::from(connections) <= most, "{connections}");
+}
+
+/// The cluster serves clients, although half of its slots have no master. No repetition helps.
+#[tokio::test]
+async fn slot_without_a_master_refuses_at_once() {
+    let (rig, url) = start_one_node().await;
+    let assigned: String = rig.run("CLUSTER ADDSLOTSRANGE 0 8191").await;
+    assert_eq!(assigned, "OK");
+    let counts = Counts::default();
+    let manager = LockManager::builder(RedisBackend::new(&url).unwrap());
+    let manager = manager.hooks(counts.clone()).build();
+    let serves = async || manager.ping().await.is_ok();
+    eventually("the cluster serves clients", SOON, serves).await;
+    // Its slot is 12182.
+    let error = manager.lock("foo").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("no master serves"), "{error}");
+    assert_eq!(counts.attempts(), 1);
 }
 
 /// The first lock of a process needs the id of the tokens, unless the user chose it.
