@@ -99,7 +99,9 @@ fn operations_of_unrelated_skus_commute() {
             operation.lines.iter().all(|line| line.sku == sku(name))
         };
         // A key may be repeated, which is a relation.
-        operations.iter_mut().for_each(|one| one.idempotency = None);
+        for one in &mut operations {
+            one.idempotency = None;
+        }
         let mut a: Vec<_> = operations
             .iter()
             .filter(|one| of("a", one))
@@ -156,9 +158,9 @@ fn no_rule_depends_on_the_strategy() {
     for seed in 0..CASES {
         let (shop, mut operations) = any_case(seed);
         let outcomes = shop.clone().make(&operations);
-        operations
-            .iter_mut()
-            .for_each(|one| one.strategy = Some("for-update"));
+        for one in &mut operations {
+            one.strategy = Some("for-update");
+        }
         assert_eq!(shop.clone().make(&operations), outcomes, "seed {seed}");
     }
 }

@@ -173,9 +173,12 @@ fn update_levels() -> String {
 /// Inserts movements in time: a JSON array with an array for each, the strategy of sales, the expiry, and the
 /// names of the only level. `has_rest`: some have a [`MovementRow::rest`](super::write::MovementRow::rest).
 fn insert_movements(has_rest: bool) -> String {
-    let rest = |number: &str| match has_rest {
-        true => format!("value ->> '$[1][{number}]'"),
-        false => "NULL".to_owned(),
+    let rest = |number: &str| {
+        if has_rest {
+            format!("value ->> '$[1][{number}]'")
+        } else {
+            "NULL".to_owned()
+        }
     };
     let remarks = Remarks::NAMES.iter().enumerate();
     let remarks = remarks.map(|(number, _)| rest(&format!("8][{number}")));
