@@ -152,15 +152,6 @@ impl Proxied {
     }
 }
 
-/// The message that commits a write whose rows are locked. On MariaDB it is a call of the procedure, which
-/// begins no transaction, waits for rows, and may leave none out.
-pub(crate) fn locked_commit(backend: Backend) -> &'static [u8] {
-    match backend {
-        Backend::Mysql => b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-        _ => backend.commit_message(),
-    }
-}
-
 /// When a connection is cut, relative to a COMMIT on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
@@ -187,7 +178,7 @@ impl Cut {
 
     /// Cuts the next message that is a COMMIT.
     fn arm(self, subject: &Proxied) -> Arc<Trigger> {
-        let commit = locked_commit(subject.backend);
+        let commit = subject.backend.commit_message();
         match self {
             Self::Before => subject.proxy.cut_before(commit, 1),
             Self::After => subject.proxy.cut_after(commit, 1),

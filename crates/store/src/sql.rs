@@ -27,6 +27,7 @@ mod ledger_pages;
 mod ledger_row;
 mod migration;
 mod mysql;
+mod one_line;
 mod operate;
 mod operations;
 mod pool;

@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::session::{Session, lock_is_waited_for};
-use super::{Proxied, add_key_if, locked_commit, send, send_until_final, until};
+use super::{Proxied, add_key_if, send, send_until_final, until};
 use crate::store_contract::fixture::Raw;
 use crate::store_contract::open_operations::clock;
 use crate::support::app::TestApp;
@@ -73,11 +73,11 @@ async fn assert_after_all_writes(subject: Proxied, on_hand: i64, movements: usiz
     assert_eq!(subject.ledger.movements("hot").await.len(), movements);
 }
 
-/// The connection is lost with the last write, so no COMMIT follows it. On MariaDB, the last write commits.
+/// The connection is lost with the last write, so no COMMIT follows it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_write_without_its_commit_changes_nothing(
-    #[values(Postgres)] backend: Backend,
+    #[values(Mysql, Postgres)] backend: Backend,
     #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
 ) {
     let subject = started(backend, &["--wait-limit-ms=1000"]).await;
@@ -171,7 +171,7 @@ async fn late_commit_is_not_refused_and_counts_once(
 ) {
     let flags = ["--wait-limit-ms=6000", "--request-deadline-ms=20000"];
     let subject = started(backend, &flags).await;
-    let hold = subject.proxy.hold_and_cut(locked_commit(backend));
+    let hold = subject.proxy.hold_and_cut(backend.commit_message());
     let answer = tokio::spawn(send(write.request(&subject.app)));
     hold.held().await;
     lock_is_waited_for(backend, &subject.database.url).await;
@@ -186,7 +186,7 @@ async fn late_commit_is_not_refused_and_counts_once(
 }
 
 full! {
-    late_write_without_its_commit_changes_nothing(backend: Backend [Postgres], write: Write [KeyedForUpdate, Adjustment]);
+    late_write_without_its_commit_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
     last_write_after_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
     last_write_before_the_deadline_is_answered(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
     write_that_waits_past_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);

@@ -16,7 +16,6 @@ use super::fixture::{
     Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, guarded, name, open,
     open_patient, start_deduction,
 };
-use crate::faults::locked_commit;
 use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::rival::Rival;
@@ -118,7 +117,7 @@ async fn silence_in_commit_is_an_unknown_outcome(#[values(Mysql, Postgres)] back
     let (proxy, url) = Proxy::before(&database.url).await;
     let fixture = Fixture::at(backend, url).await;
     fixture.put("a", 10).await;
-    let hold = proxy.hold_request(locked_commit(backend));
+    let hold = proxy.hold_request(backend.commit_message());
     let adjusted = timeout(SOON, fixture.store.adjust(&adjustment("a", 1))).await;
     hold.held().await;
     assert_matches!(adjusted, Ok(Err(StoreError::OutcomeUnknown(..))));

@@ -10,9 +10,10 @@ use uuid::Uuid;
 use super::dialect::{Value, values};
 use super::rows::rows;
 use crate::{Result, StoreError};
+use stocklock_core::plan::Plan;
 use stocklock_core::stock::{
-    Caller, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, Sku,
-    Warehouse,
+    Caller, Line, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash,
+    Sku, StockLevel, Warehouse,
 };
 
 rows! {
@@ -52,17 +53,55 @@ impl LedgerRow {
         quantity: Quantity,
         read_version: Option<i64>,
     ) -> Self {
-        let (line, key) = (operation.first(), operation.idempotency.as_ref());
+        Self {
+            read_version,
+            ..Self::new(
+                operation,
+                operation.first(),
+                MovementKind::Deducted,
+                -quantity.units(),
+            )
+        }
+    }
+
+    /// The movement of a plan that has no other.
+    pub(crate) fn of_plan(plan: &Plan<'_>) -> Option<Self> {
+        let ([level], [movement]) = (&plan.levels[..], &plan.movements[..]) else {
+            return None;
+        };
+        let before = level.read.as_ref();
+        let (sale, units) = movement
+            .returned
+            .as_ref()
+            .map(|(sale, units)| (sale.0, *units))
+            .unzip();
+        Some(Self {
+            available_after: before.map_or(0, StockLevel::available) + level.available_delta,
+            level_version: before.map_or(0, |level| level.version) + level.movements,
+            read_version: movement.read_version,
+            reverses: sale,
+            returned: units,
+            ..Self::new(
+                movement.operation,
+                level.line,
+                movement.kind.clone(),
+                movement.delta,
+            )
+        })
+    }
+
+    fn new(operation: &Operation, line: &Line, kind: MovementKind, delta: i64) -> Self {
+        let key = operation.idempotency.as_ref();
         let caller = key.map_or_else(Caller::anonymous, |one| one.caller.clone());
         Self {
             operation_id: operation.id.0,
             sku: line.sku.clone(),
             warehouse: line.warehouse.clone(),
-            kind: MovementKind::Deducted,
-            delta: -quantity.units(),
+            kind,
+            delta,
             available_after: 0,
             level_version: 0,
-            read_version,
+            read_version: None,
             strategy: operation.strategy.map(str::to_owned),
             caller: caller.into(),
             idempotency_key: key.map(|one| one.key.as_str().to_owned()),

@@ -38,6 +38,7 @@ impl Dialect for MySqlServer {
         now: "unix_timestamp(sysdate(6)) * 1000",
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
         integer: "signed",
+        no_table: " FROM dual",
         // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
         use_index: " FORCE INDEX ($index)",
         begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),

@@ -4,10 +4,11 @@ use std::slice;
 
 use super::dialect::{Dialect, values};
 use super::errors::conflict_if_duplicate;
+use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Transaction};
 use super::snapshot::{lock_levels, recorded_among, snapshot, with_keys};
 use super::write::{Session, Write, Written};
-use super::{READ, SqlStore};
+use super::{READ, SqlStore, one_line};
 use crate::{Result, StoreError};
 use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
 use stocklock_core::ports::{
@@ -216,6 +217,9 @@ async fn write_and_commit<D: Dialect>(
 ) -> Result<Written> {
     for level in plan.levels.iter().filter(|level| level.is_new) {
         create(&mut tx, level, read).await?;
+    }
+    if let Some(row) = LedgerRow::of_plan(plan) {
+        return one_line::write(tx, plan, &row).await;
     }
     let expires_at = tx.expiry(plan.deadline()).at;
     let written = D::write(Session::Open(tx), &Write::new(plan, expires_at, true)).await?;

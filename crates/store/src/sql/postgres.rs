@@ -50,6 +50,7 @@ impl Dialect for PostgresServer {
         now: "extract(epoch FROM clock_timestamp()) * 1000",
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,
         integer: "bigint",
+        no_table: "",
         use_index: "",
         begin_read_uncommitted: None,
         wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 0)::uuid AS bytes

@@ -16,12 +16,11 @@ use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, fetch, query, values};
 use super::errors::{self, Inserted, before_commit};
-use super::ledger_row::LedgerRow;
 use super::migration::{self, MigrationServer, migrations};
-use super::pool::{self, PooledConnection, Server, StatementEnd, Transaction};
-use super::statements::{self, INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
+use super::pool::{self, PooledConnection, Server, StatementEnd};
+use super::statements::{self, Words};
 use super::write::{LevelRow, Session, Write, Written, json};
-use crate::{AttemptOutcome, Result, StoreError};
+use crate::{AttemptOutcome, Result};
 use stocklock_core::stock::Remarks;
 
 impl Dialect for SqliteFile {
@@ -36,6 +35,7 @@ impl Dialect for SqliteFile {
         now: "unixepoch('now', 'subsec') * 1000",
         created_at: "created_at",
         integer: "integer",
+        no_table: "",
         // Without statistics, SQLite may take the index of the whole level.
         use_index: " INDEXED BY $index",
         begin_read_uncommitted: None,
@@ -64,12 +64,16 @@ impl Dialect for SqliteFile {
         let update = Statement::built(write.update(Self::WORDS.now));
         let updated = tx.fetch(update, &write.values()).await;
         let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
-        let Some(&after) = updated.first() else {
+        let Some(&(available, level_version)) = updated.first() else {
             tx.roll_back().await;
             return Ok(None);
         };
-        Ok(Some(match record_and_commit(tx, write, after).await? {
-            Inserted::New => deducted(after.0),
+        let mut row = write.row.clone();
+        row.available_after = available;
+        row.level_version = level_version;
+        let recorded = tx.record_and_commit(&row, write.deadline).await?;
+        Ok(Some(match recorded {
+            Inserted::New => deducted(available),
             Inserted::Duplicate => AttemptOutcome::Duplicate,
         }))
     }
@@ -203,41 +207,6 @@ fn insert_movements(has_rest: bool) -> String {
         remarks = remarks.collect::<Vec<_>>().join(", "),
         now = SqliteFile::WORDS.now,
     )
-}
-
-/// Records a deduction in the transaction that wrote its level, and commits both. Rolls back if the ledger
-/// already has the operation.
-///
-/// # Errors
-/// [`StoreError::Aborted`] if the attempt has expired.
-async fn record_and_commit(
-    mut tx: Transaction<SqliteFile>,
-    write: &ConditionalWrite<'_>,
-    (available, level_version): (i64, i64),
-) -> Result<Inserted> {
-    let [expiry, ..] = &*NEXT_PARAMETERS;
-    let number = LedgerRow::KNOWN + NEXT_PARAMETERS.len();
-    let statement = Statement::built(format!(
-        "INSERT INTO movement ({}) SELECT {}, ${}, ${} WHERE {} < {expiry}",
-        *INSERT_COLUMNS,
-        *INSERT_PARAMETERS,
-        number + 1,
-        number + 2,
-        SqliteFile::WORDS.now,
-    ));
-    let values = [&write.values()[..], &values![available, level_version]].concat();
-    let answer = tx.execute(statement, &values).await;
-    let is_late = matches!(answer, Ok(0));
-    let recorded = errors::inserted(answer, false)?;
-    if is_late {
-        tx.roll_back().await;
-        return Err(StoreError::Aborted("the last message was too late".into()));
-    }
-    match recorded {
-        Inserted::New => tx.commit().await?,
-        Inserted::Duplicate => tx.roll_back().await,
-    }
-    Ok(recorded)
 }
 
 /// Whether each connection would get a separate database. sqlx's names for this are `:memory:` and

@@ -29,6 +29,8 @@ pub(crate) struct Words {
     pub(crate) created_at: &'static str,
     /// The 64-bit integer in a `cast`.
     pub(crate) integer: &'static str,
+    /// Follows the columns of a query that reads no table.
+    pub(crate) no_table: &'static str,
     /// Follows the table of a query that must use `$index`, if the optimizer would read more rows.
     pub(crate) use_index: &'static str,
     /// Begins a transaction that also reads what others have not committed, if an insert into the
@@ -90,7 +92,8 @@ pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
 /// The parameter of the column `delta`.
 pub(crate) const DELTA: &str = "$5";
 
-/// The parameters that follow those in a conditional write: its expiry and those of the level.
+/// The parameters that follow those: of an insert, `available_after`, `level_version`, `reverses`,
+/// `returned` and its expiry; of a conditional write, its expiry and those of the level.
 pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
     LazyLock::new(|| [1, 2, 3, 4, 5].map(|number| format!("${}", LedgerRow::KNOWN + number)));
 
