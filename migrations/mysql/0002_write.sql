@@ -28,7 +28,7 @@ CREATE PROCEDURE /*M! IF NOT EXISTS */ /*!80029 IF NOT EXISTS */ stocklock_write
     SQL SECURITY INVOKER
 BEGIN
     DECLARE v_levels, v_written longtext CHARACTER SET utf8mb4;
-    DECLARE v_number bigint;
+    DECLARE v_number, v_movements bigint;
     -- The only level, if there is one.
     DECLARE v_sku, v_warehouse varchar(64) CHARACTER SET utf8mb4;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION
@@ -39,18 +39,21 @@ BEGIN
 
     IF p_begins THEN
         START TRANSACTION;
+    /*M! ELSEIF NOT @@in_transaction THEN
+        SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'the rows are not locked'; */
     END IF;
     IF p_waits THEN
         SELECT group_concat(wanted.number),
                 group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held
                     + coalesce(wanted.new_limit, stock.backorder_limit), ']'),
-                count(*), max(stock.sku), max(stock.warehouse)
-            INTO v_levels, v_written, v_number, v_sku, v_warehouse
+                count(*), sum(wanted.movements), max(stock.sku), max(stock.warehouse)
+            INTO v_levels, v_written, v_number, v_movements, v_sku, v_warehouse
             FROM json_table(p_levels, '$[*]' COLUMNS (
                     number       bigint      PATH '$[0]',
                     sku          varchar(64) CHARACTER SET utf8mb4 PATH '$[1]',
                     warehouse    varchar(64) CHARACTER SET utf8mb4 PATH '$[2]',
                     delta        bigint      PATH '$[3]',
+                    movements    bigint      PATH '$[4]',
                     read_version bigint      PATH '$[5]',
                     new_limit    bigint      PATH '$[6]'
                 )) AS wanted
@@ -65,13 +68,14 @@ BEGIN
         SELECT group_concat(wanted.number),
                 group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held
                     + coalesce(wanted.new_limit, stock.backorder_limit), ']'),
-                count(*), max(stock.sku), max(stock.warehouse)
-            INTO v_levels, v_written, v_number, v_sku, v_warehouse
+                count(*), sum(wanted.movements), max(stock.sku), max(stock.warehouse)
+            INTO v_levels, v_written, v_number, v_movements, v_sku, v_warehouse
             FROM json_table(p_levels, '$[*]' COLUMNS (
                     number       bigint      PATH '$[0]',
                     sku          varchar(64) CHARACTER SET utf8mb4 PATH '$[1]',
                     warehouse    varchar(64) CHARACTER SET utf8mb4 PATH '$[2]',
                     delta        bigint      PATH '$[3]',
+                    movements    bigint      PATH '$[4]',
                     read_version bigint      PATH '$[5]',
                     new_limit    bigint      PATH '$[6]'
                 )) AS wanted
@@ -138,6 +142,9 @@ BEGIN
                     AND stock.warehouse = coalesce(json_value(row_.rest, '$[2]'), v_warehouse) COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
             WHERE row_.rest IS NULL OR json_value(row_.rest, '$[0]') IS NULL
                 OR find_in_set(json_value(row_.rest, '$[0]'), v_levels);
+        IF row_count() <> v_movements THEN
+            SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'movements are missing';
+        END IF;
         BEGIN
             -- A deadlock (a conflict between Galera's nodes) undoes the COMMIT.
             DECLARE EXIT HANDLER FOR 1213 RESIGNAL;

@@ -94,7 +94,7 @@ pub struct Changed {
     pub remaining: i64,
     /// Whether it created the level.
     pub created: bool,
-    /// The level after it. `None` if this was rebuilt from the ledger.
+    /// The level after it. `None` if this was rebuilt from the ledger, and the level was not set.
     pub level: Option<StockLevel>,
     /// Whether this answers a retry of an earlier request.
     pub replayed: bool,
@@ -142,12 +142,8 @@ impl LevelService {
     /// Dropping the future does not stop the change.
     pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
         let changed = self.change(change.into()).await?;
-        let level = match changed.level {
-            Some(level) => Some(level),
-            None => self.store.level(&changed.sku, &changed.warehouse).await?,
-        };
         Ok(LevelSet {
-            level: level.ok_or(StockError::UnknownSku)?,
+            level: changed.level.ok_or(StockError::UnknownSku)?,
             created: changed.created,
         })
     }
@@ -257,14 +253,19 @@ async fn change_once(
     // fails its precondition.
     let may_be_recorded = outcome == AttemptOutcome::Duplicate || (key.is_some() && !was_made);
     if unknown || may_be_recorded {
-        let sku = &operation.first().sku;
-        if let Some(movement) = store.recorded(sku, operation.id, key).await? {
-            return Ok(Outcome::Done(replay(operation, movement)));
+        let line = operation.first();
+        if let Some(movement) = store.recorded(&line.sku, operation.id, key).await? {
+            // Here, because a read that fails must not turn a change that was made into a refusal.
+            let level = match line.change {
+                Change::Set(_) => store.level(&line.sku, &line.warehouse).await?,
+                _ => None,
+            };
+            return Ok(Outcome::Done(replay(operation, movement, level)));
         }
     }
     Ok(Outcome::Done(match outcome {
         AttemptOutcome::Changed(changed) => Ok(Changed::new(operation.id, *changed)),
-        AttemptOutcome::Recorded(movement) => replay(operation, *movement),
+        AttemptOutcome::Recorded(movement) => replay(operation, *movement, None),
         AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available } => {
             Err(StockError::Insufficient {
                 requested: requested(operation),
@@ -294,8 +295,13 @@ fn requested(operation: &Operation) -> i64 {
 
 /// The first answer again, rebuilt from the ledger; or the refusal of a key that was used for another
 /// request.
-fn replay(operation: &Operation, movement: Movement) -> Result<Changed, StockError> {
+fn replay(
+    operation: &Operation,
+    movement: Movement,
+    level: Option<StockLevel>,
+) -> Result<Changed, StockError> {
     let key = operation.idempotency.as_ref();
+    let is_set = matches!(operation.first().change, Change::Set(_));
     if movement.request_hash != key.map(|key| key.hash) {
         return Err(StockError::IdempotencyKeyReused);
     }
@@ -307,8 +313,8 @@ fn replay(operation: &Operation, movement: Movement) -> Result<Changed, StockErr
         returned: movement.returned,
         remaining: movement.available_after,
         // An operation that set an existing level has read it.
-        created: movement.read_version.is_none(),
-        level: None,
+        created: is_set && movement.read_version.is_none(),
+        level,
         // If it is this very operation, this request is answered for the first time.
         replayed: movement.operation != operation.id,
     })

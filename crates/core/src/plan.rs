@@ -1,7 +1,7 @@
 //! Decides what operations make of stock: every rule of business, and nothing else.
 //!
 //! Operations are decided one after the other, on a [`Snapshot`] of what they concern. Each sees what those
-//! before it have changed. A plan does no I/O and reads no clock but that of the callers' deadlines.
+//! before it have changed. A plan does no I/O, and reads no clock.
 //!
 //! | rule | answer | code |
 //! |---|---|---|
@@ -117,24 +117,28 @@ enum Decision {
 pub type PlanAnswers = Vec<Option<BatchAnswer>>;
 
 impl<'a> Plan<'a> {
-    /// Assumes that the units of all deductions are available, and that the ledger has none of them.
+    /// Assumes that the units of all deductions are available, and that the ledger has none of them. `now`:
+    /// what is too late for an operation counts from here.
     #[must_use]
-    pub fn unread(operations: impl IntoIterator<Item = &'a Operation>) -> Self {
-        Planning::new(None).plan(operations)
+    pub fn unread(operations: impl IntoIterator<Item = &'a Operation>, now: Instant) -> Self {
+        Planning::new(None).plan(operations, now)
     }
 
     /// Decides on what was read.
     #[must_use]
-    pub fn new(snapshot: &Snapshot, operations: impl IntoIterator<Item = &'a Operation>) -> Self {
-        Planning::new(Some(snapshot)).plan(operations)
+    pub fn new(
+        snapshot: &Snapshot,
+        operations: impl IntoIterator<Item = &'a Operation>,
+        now: Instant,
+    ) -> Self {
+        Planning::new(Some(snapshot)).plan(operations, now)
     }
 
-    /// When the attempt expires: with the operation that expires first.
+    /// When the attempt expires: with the operation that expires first. `None` if there is nothing to write.
     #[must_use]
-    pub fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> Option<Instant> {
         let operations = self.movements.iter().map(|movement| movement.operation);
-        let deadlines = operations.map(|operation| operation.deadline);
-        deadlines.min().unwrap_or_else(Instant::now)
+        operations.map(|operation| operation.deadline).min()
     }
 
     /// Whether each level can be written without the others: no operation concerns two.
@@ -163,7 +167,8 @@ impl<'a> Plan<'a> {
             .collect()
     }
 
-    /// The answers, if each level is committed with so many available units; `None`: it was left out.
+    /// The answers, if each level is committed with so many available units; `None`: it was left out. An
+    /// answer that follows from movements of which some were left out is given by another attempt.
     #[must_use]
     pub fn committed(self, available: &[Option<i64>]) -> PlanAnswers {
         let Self {
@@ -174,7 +179,9 @@ impl<'a> Plan<'a> {
         let is_whole = available.iter().all(Option::is_some);
         let answer = |decision| match decision {
             Decision::Final(outcome) => Some(Ok(outcome)),
-            Decision::AfterMovements(outcome) => is_whole.then_some(Ok(outcome)),
+            Decision::AfterMovements(outcome) if is_whole => Some(Ok(outcome)),
+            // Not `None`: a caller would take the operations beside it for not made.
+            Decision::AfterMovements(_) => Some(Ok(AttemptOutcome::Conflict)),
             Decision::Movement(_, Some(changed)) => {
                 is_whole.then_some(Ok(AttemptOutcome::Changed(changed)))
             }
@@ -212,7 +219,7 @@ struct Planning<'a, 's> {
     levels: Vec<StockLevel>,
     /// How many units of each sale have come back then.
     returned: HashMap<OperationId, i64>,
-    /// Where the plan has each level.
+    /// The place of each level in the plan.
     places: HashMap<(&'a Sku, &'a Warehouse), usize>,
     plan: Plan<'a>,
 }
@@ -235,10 +242,14 @@ impl<'a, 's> Planning<'a, 's> {
         }
     }
 
-    fn plan(mut self, operations: impl IntoIterator<Item = &'a Operation>) -> Plan<'a> {
+    fn plan(
+        mut self,
+        operations: impl IntoIterator<Item = &'a Operation>,
+        now: Instant,
+    ) -> Plan<'a> {
         let operations: Vec<_> = operations.into_iter().collect();
         // One that is alone waits for no other, and its attempt expires with it.
-        let too_soon = (operations.len() > 1).then(|| Instant::now() + LAST_MOMENT);
+        let too_soon = (operations.len() > 1).then(|| now + LAST_MOMENT);
         for operation in operations {
             let decision = if let Some(movement) = self.recorded.find(operation) {
                 Decision::Final(AttemptOutcome::Recorded(Box::new(movement.clone())))
@@ -256,18 +267,20 @@ impl<'a, 's> Planning<'a, 's> {
 
     /// All lines, or nothing.
     fn decide(&mut self, operation: &'a Operation) -> Decision {
-        let before = self.levels.clone();
         let mut steps = Vec::with_capacity(operation.lines.len());
         for line in &operation.lines {
             match self.step(line) {
                 Ok(step) => {
+                    let before = rules::find(&self.levels, line).cloned();
                     if let Some(after) = &step.after {
                         rules::put(&mut self.levels, after.clone());
                     }
-                    steps.push(step);
+                    steps.push((line, step, before));
                 }
                 Err(outcome) => {
-                    self.levels = before;
+                    for (line, _, before) in steps.into_iter().rev() {
+                        rules::restore(&mut self.levels, line, before);
+                    }
                     let outcome = self.of_the_ledger(outcome);
                     return if self.plan.movements.is_empty() {
                         Decision::Final(outcome)
@@ -279,8 +292,8 @@ impl<'a, 's> Planning<'a, 's> {
         }
         self.sold.add(operation);
         let mut changed = None;
-        for (place, (line, step)) in operation.lines.iter().zip(steps).enumerate() {
-            changed = self.record(operation, (place, line), step, &before);
+        for (place, (line, step, before)) in steps.into_iter().enumerate() {
+            changed = self.record(operation, (place, line), step, before);
         }
         Decision::Movement(self.plan.movements.len() - 1, changed)
     }
@@ -303,28 +316,27 @@ impl<'a, 's> Planning<'a, 's> {
         }
     }
 
-    /// Adds the movement of a line, and returns what it makes of its level. `before`: the levels before the
-    /// operation.
+    /// Adds the movement of a line, and returns what it makes of its level. `before`: the level before it.
     fn record(
         &mut self,
         operation: &'a Operation,
         (place, line): (usize, &'a Line),
         step: Step,
-        before: &[StockLevel],
+        before: Option<StockLevel>,
     ) -> Option<Box<ChangedLevel>> {
         let next = self.plan.levels.len();
         let place_of_level = (&line.sku, &line.warehouse);
         let number = *self.places.entry(place_of_level).or_insert(next);
+        let created = self.snapshot.is_some() && before.is_none();
         if number == next {
-            let read = rules::find(before, line);
             self.plan.levels.push(PlannedLevel {
                 line,
                 delta: 0,
                 available_delta: 0,
                 backorder_limit: None,
                 movements: 0,
-                read: read.cloned(),
-                is_new: self.snapshot.is_some() && read.is_none(),
+                read: before,
+                is_new: created,
             });
         }
         if let Some((sale, units)) = step.returned {
@@ -349,7 +361,7 @@ impl<'a, 's> Planning<'a, 's> {
         let is_sale = matches!(line.change, Change::Deduct(_));
         step.after.filter(|_| !is_sale).map(|level| {
             Box::new(ChangedLevel {
-                created: rules::find(before, line).is_none(),
+                created,
                 returned: step.returned.map(|(_, units)| units),
                 delta: step.delta,
                 level,

@@ -1,7 +1,7 @@
 //! The SQL stores: SQLite, MariaDB/MySQL and PostgreSQL.
 //!
 //! Each transaction is written once: what operations need is read in `snapshot`, what was planned is written
-//! in `write`, and `operate` combines them. A [`Dialect`] supplies the words and the few messages that differ. READ COMMITTED everywhere, set
+//! in `write`, and `attempts` combines them. A [`Dialect`] supplies the words and the few messages that differ. READ COMMITTED everywhere, set
 //! explicitly, so that no decision is based on a snapshot that is older than the row locks. Retries
 //! of whole operations are the caller's ([`stocklock_core::deduct`]).
 
@@ -17,6 +17,7 @@ use crate::{Result, StoreError, StoreOptions};
 use stocklock_core::ports::{DeductionStore, OperationStore};
 use stocklock_core::stock::{Audit, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel};
 
+mod attempts;
 mod audit;
 mod checkpoints;
 mod conditional_write;
@@ -28,7 +29,6 @@ mod ledger_row;
 mod migration;
 mod mysql;
 mod one_line;
-mod operate;
 mod operations;
 mod pool;
 mod postgres;

@@ -6,10 +6,13 @@ use stocklock::stock::{
     Adjustment, LevelChange, Precondition, Remark, RequestHash, Revision, Scope, StockLevel,
 };
 
+use stocklock_testkit::assert_matches;
+use tokio::time::timeout;
+
 use super::deductions::Way;
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, SQLITE, adjustment, committed, deduction,
-    idempotency, level_change, name, place,
+    Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, SOON, SQLITE, adjustment, committed,
+    deduction, idempotency, level_change, name, place,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -290,4 +293,30 @@ async fn contradicted_refusal_is_a_conflict(#[values(Sqlite, Mysql, Postgres)] b
     let attempt = fixture.write_back(&read, Condition::None).await;
     assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
     assert_eq!(fixture.movements("a").await.len(), 1);
+}
+
+/// The rules of an adjustment need the level.
+#[rstest]
+#[tokio::test]
+async fn deductions_and_others_share_a_batch(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+    #[values(false, true)] read_first: bool,
+) {
+    let fixture = Fixture::with(on, "a", 1).await;
+    let batch = [
+        deduction("a", 1).into(),
+        adjustment("a", 2).into(),
+        deduction("a", 2).into(),
+        adjustment("a", -1).into(),
+    ];
+    let answers = fixture.deductions().write_batch(&batch, read_first);
+    let answers = timeout(SOON, answers).await.expect("bounded");
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    let [first, added, second, short] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!((first, second), (&committed(0), &committed(0)));
+    assert_matches!(added, AttemptOutcome::Changed(_));
+    assert_eq!(*short, AttemptOutcome::Unrecorded { available: 0 });
+    assert_eq!(fixture.assert_in_order("a").await.len(), 4);
 }

@@ -325,7 +325,8 @@ pub(crate) trait Operations: OperationStore {
         let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
         let operations: Vec<_> = batches.concat().into_iter().map(Operation::from).collect();
         async move {
-            let mut answers = self.write_levels(&operations).await;
+            let all: Vec<_> = operations.iter().collect();
+            let mut answers = self.write_levels(&all).await;
             let own = |size: usize| answers.drain(..size).collect::<Vec<_>>();
             let own = sizes.into_iter().map(own).collect::<Vec<_>>();
             own.into_iter()

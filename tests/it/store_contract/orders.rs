@@ -65,7 +65,7 @@ async fn order_with_a_short_line_takes_nothing(#[values(SQLITE, MYSQL, POSTGRES,
     // In a write that reads nothing, the database refuses.
     let answers = fixture
         .deductions()
-        .write_levels(&[order(&["a", "b"])])
+        .write_levels(&[&order(&["a", "b"])])
         .await;
     assert!(matches!(answers[..], [None]), "{answers:?}");
     assert_eq!(on_hand(&fixture).await, (2, 0));
@@ -99,7 +99,7 @@ async fn orders_share_a_write_with_others(#[values(SQLITE, MYSQL, POSTGRES, MODE
     let other = Operation::from(deduction("c", 1));
     let answers = fixture
         .deductions()
-        .write_levels(&[order(&["b", "a"]), other])
+        .write_levels(&[&order(&["b", "a"]), &other])
         .await;
     let committed = |answer: &Option<Result<AttemptOutcome, _>>| {
         matches!(answer, Some(Ok(AttemptOutcome::Deducted { .. })))
@@ -110,7 +110,7 @@ async fn orders_share_a_write_with_others(#[values(SQLITE, MYSQL, POSTGRES, MODE
     let short = Operation::from(deduction("c", 1));
     let mut again = order(&["b", "a"]);
     again.idempotency = None;
-    let answers = fixture.deductions().write_levels(&[again, short]).await;
+    let answers = fixture.deductions().write_levels(&[&again, &short]).await;
     assert!(answers.iter().all(Option::is_none), "{answers:?}");
     assert_eq!(on_hand(&fixture).await, (1, 4));
 }

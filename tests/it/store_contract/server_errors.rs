@@ -136,3 +136,71 @@ async fn unknown_error_fails_only_its_own_deduction(#[case] backend: Backend, #[
     assert_matches!(StockError::from(refused), StockError::Unavailable { .. });
     fixture.assert_in_order("a").await;
 }
+
+/// A statement that undoes itself has this error, too, and is repeated.
+#[tokio::test]
+async fn division_by_zero_in_a_trigger_is_an_error() {
+    let fixture = Fixture::with(Postgres, "a", 10).await;
+    let mut raw = Raw::connect(Postgres, &fixture.url).await;
+    let trigger = "CREATE FUNCTION divide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM 1 / (NEW.delta + 3); RETURN NEW; END $$;
+        CREATE TRIGGER divide BEFORE INSERT ON movement FOR EACH ROW EXECUTE FUNCTION divide()";
+    raw.run(trigger).await.unwrap();
+    let sale = guarded(&fixture.store, &deduction("a", 3)).await;
+    assert_matches!(sale, Err(StoreError::Bug(_)));
+    let batch = [deduction("a", 2), deduction("a", 3)];
+    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
+    let [sold, failed] = <[_; 2]>::try_from(answers.expect("bounded")).unwrap();
+    assert_eq!(sold.unwrap(), committed(8));
+    assert_matches!(failed, Err(StoreError::Bug(_)));
+}
+
+/// A trigger of the operator leaves out movements of three units, without an error.
+#[tokio::test]
+async fn level_is_not_written_without_each_of_its_movements() {
+    let fixture = Fixture::with(Postgres, "a", 10).await;
+    fixture.put("b", 10).await;
+    let mut raw = Raw::connect(Postgres, &fixture.url).await;
+    let trigger = "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            RETURN NULL; END $$;
+        CREATE TRIGGER leave_out BEFORE INSERT ON movement FOR EACH ROW
+            WHEN (NEW.delta = -3) EXECUTE FUNCTION leave_out()";
+    raw.run(trigger).await.unwrap();
+
+    let batches = [vec![deduction("a", 1)], vec![deduction("b", 3)]];
+    let answers = fixture.store.deduct_levels(&batches).await;
+
+    for answer in answers.into_iter().flatten().flatten() {
+        let error = answer.expect_err("a movement is missing");
+        let cause = error.source().expect("a cause").to_string();
+        assert!(cause.contains("movements are missing"), "{cause}");
+    }
+    for sku in ["a", "b"] {
+        assert_eq!(fixture.level(sku).await.on_hand, 10);
+        fixture.assert_in_order(sku).await;
+    }
+}
+
+/// As when the database reads the text otherwise than it was written.
+#[tokio::test]
+async fn procedure_writes_no_level_without_each_of_its_movements() {
+    let fixture = Fixture::with(Mysql, "a", 10).await;
+    let mut raw = Raw::connect(Mysql, &fixture.url).await;
+    let write = |movements: u8| {
+        format!(
+            r#"CALL stocklock_write_1(1, 1, 0, 'for-update', 9e15, '[[0, "a", "main", -1, {movements}]]',
+                '[[[0, 0, "00112233445566778899aabbccddeeff", -1, ""], null]]')"#
+        )
+    };
+    let refused = raw.run(write(2).leak()).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("movements are missing"),
+        "{refused}"
+    );
+    assert_eq!(fixture.level("a").await.on_hand, 10);
+    fixture.assert_in_order("a").await;
+
+    raw.run(write(1).leak()).await.unwrap();
+    assert_eq!(fixture.level("a").await.on_hand, 9);
+    fixture.assert_in_order("a").await;
+}

@@ -184,7 +184,8 @@ impl BatchCall for Merged {
     }
 
     async fn call(&self, batches: &[Vec<Operation>]) -> Vec<Self::Answer> {
-        let mut answers = self.store.write_levels(&batches.concat()).await;
+        let all: Vec<_> = batches.iter().flatten().collect();
+        let mut answers = self.store.write_levels(&all).await;
         let of_batch = |batch: &Vec<Operation>| {
             let own = answers.drain(..batch.len()).collect::<Vec<_>>();
             own.into_iter().collect()

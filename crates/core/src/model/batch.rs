@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use tokio::time::Instant;
+
 use super::ports::NEVER;
 use super::store::{Entry, MemoryStore, Row, key};
 use super::transaction::Transaction;
@@ -80,14 +82,7 @@ impl Write {
 /// The row of a movement. The write computes its `available_after` and `level_version`.
 fn entry(movement: &PlannedMovement<'_>, line: &Line) -> Entry {
     let operation = movement.operation;
-    let after = StockLevel {
-        sku: line.sku.clone(),
-        warehouse: line.warehouse.clone(),
-        on_hand: 0,
-        held: 0,
-        backorder_limit: 0,
-        version: 0,
-    };
+    let after = StockLevel::empty(line.sku.clone(), line.warehouse.clone());
     let (kind, key) = (movement.kind.clone(), operation.idempotency.as_ref());
     let mut entry = Entry::new(operation.id, kind, movement.delta, &after, key);
     let row = &mut entry.movement;
@@ -109,11 +104,13 @@ impl BatchStore for MemoryStore {
         batch: &[Operation],
         guard: BatchGuard,
     ) -> Result<BatchAttempt, StoreError> {
-        let mut tx = Transaction::begin(self);
+        let (mut tx, now) = (Transaction::begin(self), Instant::now());
         let plan = match guard {
-            BatchGuard::Available => Plan::unread(batch),
-            BatchGuard::Version => Plan::new(&self.snapshot(None, batch).await?, batch),
-            BatchGuard::RowLock => Plan::new(&self.snapshot(Some(&mut tx), batch).await?, batch),
+            BatchGuard::Available => Plan::unread(batch, now),
+            BatchGuard::Version => Plan::new(&self.snapshot(None, batch).await?, batch, now),
+            BatchGuard::RowLock => {
+                Plan::new(&self.snapshot(Some(&mut tx), batch).await?, batch, now)
+            }
         };
         if plan.movements.is_empty() {
             return Ok(BatchAttempt::Answered(plan.without_movements()));
@@ -136,10 +133,7 @@ impl BatchStore for MemoryStore {
     }
 
     async fn alone(&self, operation: &Operation) -> BatchAnswer {
-        match operation.first().change {
-            Change::Deduct(_) if operation.lines.len() == 1 => self.guarded_write(operation).await,
-            _ => self.write(operation).await,
-        }
+        self.guarded_write(operation).await
     }
 
     async fn write_free_levels(
@@ -185,9 +179,12 @@ fn attempted(plan: Plan<'_>, written: Result<Written, StoreError>, expiry: Expir
 }
 
 impl MemoryStore {
-    /// One guarded deduction, for a caller that has no plan.
+    /// Makes one operation: a deduction of one line without a snapshot.
     pub(super) async fn guarded_write(&self, operation: &Operation) -> BatchAnswer {
-        let plan = Plan::unread([operation]);
+        if operation.as_deduction().is_none() {
+            return self.write(operation).await;
+        }
+        let plan = Plan::unread([operation], Instant::now());
         let expiry = self.expiry();
         let write = Write::new(&plan, expiry.at, true);
         self.send(&write, expiry)?;

@@ -125,7 +125,7 @@ impl OperationStore for MemoryStore {
         write_batch(self, operations, read_first).await
     }
 
-    async fn write_levels(&self, operations: &[Operation]) -> PlanAnswers {
+    async fn write_levels(&self, operations: &[&Operation]) -> PlanAnswers {
         write_levels(self, operations).await
     }
 

@@ -133,14 +133,7 @@ impl Transaction {
     pub(super) async fn create(&mut self, (sku, warehouse): Place<'_>) -> Result<(), StoreError> {
         self.store.step("INSERT of the level").await?;
         self.lock_row((sku, warehouse)).await;
-        let level = StockLevel {
-            sku: sku.clone(),
-            warehouse: warehouse.clone(),
-            on_hand: 0,
-            held: 0,
-            backorder_limit: 0,
-            version: 0,
-        };
+        let level = StockLevel::empty(sku.clone(), warehouse.clone());
         self.written.push(Row { level, fence: None });
         Ok(())
     }

@@ -44,6 +44,14 @@ pub(super) fn put(levels: &mut Vec<StockLevel>, after: StockLevel) {
     }
 }
 
+/// Undoes [`put`]: the level of the line as it was before.
+pub(super) fn restore(levels: &mut Vec<StockLevel>, line: &Line, before: Option<StockLevel>) {
+    match before {
+        Some(before) => put(levels, before),
+        None => levels.retain(|level| level.sku != line.sku || level.warehouse != line.warehouse),
+    }
+}
+
 /// A line whose level was not read: enough units are a condition of the write.
 pub(super) fn unread_step(line: &Line) -> Result<Step, AttemptOutcome> {
     match line.change {

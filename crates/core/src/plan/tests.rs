@@ -3,7 +3,8 @@
 use super::*;
 use crate::ports::Refusal;
 use crate::stock::{
-    Deduction, MAX_UNITS, Precondition, Quantity, Return, Revision, Scope, Setting,
+    Caller, Deduction, Idempotency, IdempotencyKey, MAX_UNITS, Precondition, Quantity, RequestHash,
+    Return, Revision, Scope, Setting,
 };
 
 mod cases;
@@ -269,4 +270,25 @@ fn level_is_set_as_its_precondition_allows() {
             (outcome, _) => panic!("{change:?}: {outcome:?}"),
         }
     }
+}
+
+/// A caller takes a batch without an answer for not made, and may then refuse it.
+#[test]
+fn level_that_is_written_is_answered_whatever_was_left_out() {
+    let key = |name: &str| {
+        let mut operation = Operation::from(Deduction::sample(name));
+        operation.idempotency = Some(Idempotency {
+            caller: Caller::anonymous(),
+            key: IdempotencyKey::parse("K").expect("a valid key"),
+            hash: RequestHash([0; 32]),
+        });
+        operation
+    };
+    let operations = [key("a"), key("a"), Deduction::sample("b").into()];
+    let answers = Plan::unread(&operations, Instant::now()).committed(&[Some(4), None]);
+    let [Some(Ok(sold)), Some(Ok(repeated)), None] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(*sold, AttemptOutcome::Deducted { remaining: 4 });
+    assert_eq!(*repeated, AttemptOutcome::Conflict);
 }

@@ -92,7 +92,10 @@ pub async fn write_batch<S: BatchStore>(
     read_first: bool,
 ) -> Vec<BatchAnswer> {
     let (mut conflicts, mut duplicates) = (0, 0);
-    let mut guard = if read_first {
+    let mut guard = if batch.iter().any(|one| one.as_deduction().is_none()) {
+        // Its rules need what only a locked read has.
+        BatchGuard::RowLock
+    } else if read_first {
         BatchGuard::Version
     } else {
         BatchGuard::Available

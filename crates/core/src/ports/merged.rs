@@ -9,6 +9,8 @@ use std::collections::HashSet;
 use std::error::Error as _;
 use std::sync::Once;
 
+use tokio::time::Instant;
+
 use super::{BatchStore, StoreError};
 use crate::plan::{Plan, PlanAnswers, Recorded};
 use crate::stock::{Operation, Sku, Warehouse};
@@ -17,11 +19,12 @@ use crate::stock::{Operation, Sku, Warehouse};
 const ATTEMPTS: u32 = 2;
 
 /// Makes deductions of several levels. `None` for one that has a level which was left out: it was not made.
-pub async fn write_levels<S: BatchStore>(store: &S, operations: &[Operation]) -> PlanAnswers {
+pub async fn write_levels<S: BatchStore>(store: &S, operations: &[&Operation]) -> PlanAnswers {
     let mut left_out = HashSet::new();
     for _ in 0..ATTEMPTS {
-        let chosen = operations.iter().filter(|one| !concerns(one, &left_out));
-        let plan = Plan::unread(chosen);
+        let chosen = operations.iter().copied();
+        let chosen = chosen.filter(|one| !concerns(one, &left_out));
+        let plan = Plan::unread(chosen, Instant::now());
         let answers = match store.write_free_levels(&plan).await {
             Ok(Some(available)) => plan.committed(&available),
             Ok(None) => {
@@ -34,7 +37,7 @@ pub async fn write_levels<S: BatchStore>(store: &S, operations: &[Operation]) ->
                     }
                 }
                 if left_out.len() == before {
-                    // Two of the levels have the same key.
+                    // Whatever the index has refused is gone, or is not of these operations.
                     break;
                 }
                 continue;
@@ -55,7 +58,7 @@ pub async fn write_levels<S: BatchStore>(store: &S, operations: &[Operation]) ->
             Err(error) => plan.failed(error).into_iter().map(Some).collect(),
         };
         let mut answers = answers.into_iter();
-        let answer = |operation: &Operation| {
+        let answer = |operation: &&Operation| {
             let was_chosen = !concerns(operation, &left_out);
             was_chosen.then(|| answers.next()).flatten().flatten()
         };
@@ -67,12 +70,12 @@ pub async fn write_levels<S: BatchStore>(store: &S, operations: &[Operation]) ->
 /// The levels of the operations that the ledger has.
 async fn recorded_levels<'a, S: BatchStore>(
     store: &S,
-    operations: &'a [Operation],
+    operations: &[&'a Operation],
 ) -> Result<Vec<(&'a Sku, &'a Warehouse)>, StoreError> {
-    let all: Vec<_> = operations.iter().collect();
-    let found = store.recorded_among(&all).await?;
+    let found = store.recorded_among(operations).await?;
     let recorded = Recorded::new(&found);
-    let recorded = all.into_iter().filter(|one| recorded.find(one).is_some());
+    let operations = operations.iter().copied();
+    let recorded = operations.filter(|one| recorded.find(one).is_some());
     Ok(recorded.flat_map(levels).collect())
 }
 

@@ -50,13 +50,14 @@ pub trait OperationStore: LedgerReader {
 
     /// Makes each operation, as if they came one after the other, and answers each by itself. All are of one
     /// level, and all deductions carry the name of one strategy. One deduction is one guarded write. More
-    /// operations share a commit. `read_first`: some of them will probably be refused.
+    /// operations share a commit; if not all are deductions, the level is locked. `read_first`: some of them
+    /// will probably be refused.
     async fn write_batch(&self, operations: &[Operation], read_first: bool) -> Vec<BatchAnswer>;
 
     /// Makes deductions of several levels in one transaction, which waits for no row. All carry the name of
     /// one strategy. `None` for one whose level was left out: its row was locked, its units were missing, or
     /// the ledger has one of its keys.
-    async fn write_levels(&self, operations: &[Operation]) -> PlanAnswers;
+    async fn write_levels(&self, operations: &[&Operation]) -> PlanAnswers;
 
     /// What became of earlier attempts whose outcome is unknown and of which the last expires at
     /// `expiry`. Decides in a transaction that begins after `expiry` and locks the levels: an attempt

@@ -28,6 +28,19 @@ pub struct StockLevel {
 }
 
 impl StockLevel {
+    /// A level that has no movement yet.
+    #[must_use]
+    pub fn empty(sku: Sku, warehouse: Warehouse) -> Self {
+        Self {
+            sku,
+            warehouse,
+            on_hand: 0,
+            held: 0,
+            backorder_limit: 0,
+            version: 0,
+        }
+    }
+
     /// Units that may still be deducted: `on_hand - held + backorder_limit`.
     #[must_use]
     pub fn available(&self) -> i64 {

@@ -82,6 +82,20 @@ impl Operation {
         idempotency.map_or(Caller::ANONYMOUS, |one| one.caller.as_str())
     }
 
+    /// The units, if it is a deduction of one line: a guarded write makes that without a snapshot.
+    #[must_use]
+    pub fn as_deduction(&self) -> Option<Quantity> {
+        match &self.lines[..] {
+            [
+                Line {
+                    change: Change::Deduct(quantity),
+                    ..
+                },
+            ] => Some(*quantity),
+            _ => None,
+        }
+    }
+
     /// The first line.
     ///
     /// # Panics

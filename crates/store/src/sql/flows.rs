@@ -9,7 +9,6 @@ use super::conditional_write::ConditionalWrite;
 use super::dialect::{Dialect, values};
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
-use super::operate::key;
 use super::pool::PooledConnection;
 use super::reads::recorded;
 use super::statements;
@@ -19,9 +18,7 @@ use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader as _,
     OperationStore, ReadLevel, write_batch, write_levels,
 };
-use stocklock_core::stock::{
-    Change, Deduction, Fence, Movement, Operation, OperationId, Quantity, Sku,
-};
+use stocklock_core::stock::{Deduction, Fence, Movement, Operation, OperationId, Quantity, Sku};
 
 /// SKU, warehouse.
 const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
@@ -46,7 +43,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         write_batch(self, operations, read_first).await
     }
 
-    async fn write_levels(&self, operations: &[Operation]) -> PlanAnswers {
+    async fn write_levels(&self, operations: &[&Operation]) -> PlanAnswers {
         write_levels(self, operations).await
     }
 
@@ -126,9 +123,9 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// Makes a deduction of one line, if enough units are available.
+    /// Makes one operation. A deduction of one line is one guarded write.
     pub(super) async fn deduct_guarded(&self, operation: &Operation) -> Result<AttemptOutcome> {
-        let Change::Deduct(quantity) = operation.first().change else {
+        let Some(quantity) = operation.as_deduction() else {
             return self.write_one(operation).await;
         };
         let write = ConditionalWrite::if_available(operation, quantity);
@@ -152,8 +149,7 @@ impl<D: Dialect> SqlStore<D> {
             match written.await {
                 Err(error) if connections.again(&error) => {}
                 written => {
-                    let key = key(operation);
-                    let written = self.find_keys_in_flight(written, sku, key.as_slice()).await;
+                    let written = self.find_keys_in_flight(written, sku, [operation]).await;
                     return written.map_err(|error| write.failed(error));
                 }
             }

@@ -46,23 +46,14 @@ const PROGRESS: Duration = Duration::from_secs(10);
 /// sqlx's record of the migrations that the database has.
 const TABLE: &str = "_sqlx_migrations";
 
-/// The migrations of a database, from the files in `migrations/`: version, description. Add one here. A
-/// version is never changed after its release, and is left out by a database that does not need it.
+/// The migrations of a database: version, description, file in `migrations/`. Add one here. A version is never
+/// changed after its release, and is left out by a database that does not need it.
 macro_rules! migrations {
-    ($database:literal: $($version:literal $description:literal,)+) => {
+    ($($version:literal $description:literal $file:literal,)+) => {
         $crate::sql::migration::list(&[$((
             $version,
             $description,
-            include_str!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../../migrations/",
-                $database,
-                "/000",
-                $version,
-                "_",
-                $description,
-                ".sql"
-            )),
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations/", $file)),
         ),)+])
     };
 }

@@ -26,13 +26,13 @@ const CHANGE_LEVEL: &str = "UPDATE stock SET on_hand = on_hand + $3,
 pub(super) async fn write<D: Dialect>(
     mut tx: Transaction<D>,
     plan: &Plan<'_>,
-    row: &LedgerRow,
+    (row, deadline): (&LedgerRow, Instant),
 ) -> Result<Written> {
     let limit = plan.levels.first().and_then(|level| level.backorder_limit);
     let change = values![row.sku.as_str(), row.warehouse.as_str(), row.delta, limit];
     let changed = tx.execute(CHANGE_LEVEL, &change).await;
     changed.map_err(before_commit)?;
-    Ok(match tx.record_and_commit(row, plan.deadline()).await? {
+    Ok(match tx.record_and_commit(row, deadline).await? {
         Inserted::New => Written::Levels(vec![(0, row.available_after)]),
         Inserted::Duplicate => Written::Duplicate,
     })

@@ -5,6 +5,7 @@
 //! transaction.
 
 use sqlx::Postgres;
+use sqlx::postgres::PgDatabaseError;
 
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::{Dialect, Statement, fetch, query};
@@ -82,7 +83,7 @@ impl Dialect for PostgresServer {
             Err(error) if classify(&error) == Verdict::Duplicate => {
                 Ok(Some(AttemptOutcome::Duplicate))
             }
-            Err(error) if has_expired(&error) => Ok(None),
+            Err(error) if is_undone(&error) => Ok(None),
             Err(error) if write.has_key() && waited_for_the_ledger(&error) => {
                 Err(StoreError::KeyInFlight(Box::new(error)))
             }
@@ -134,10 +135,12 @@ fn after_the_wait(condition: &str) -> String {
     format!("1 / ({condition})::integer")
 }
 
-/// Whether an attempt expired while it waited for the row, by [`after_the_wait`].
-fn has_expired(error: &sqlx::Error) -> bool {
+/// Whether a statement has undone itself because a condition of [`after_the_wait`] does not hold. A division by
+/// zero in a trigger has a context.
+fn is_undone(error: &sqlx::Error) -> bool {
     let error = error.as_database_error();
-    error.is_some_and(|error| error.code().as_deref() == Some("22012"))
+    let error = error.and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    error.is_some_and(|error| error.code() == "22012" && error.r#where().is_none())
 }
 
 #[cfg(test)]

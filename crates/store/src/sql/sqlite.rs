@@ -326,7 +326,7 @@ impl Server for SqliteFile {
 
 impl MigrationServer for SqliteFile {
     fn migrations() -> Vec<Migration> {
-        migrations!("sqlite": 1 "initial",)
+        migrations!(1 "initial" "sqlite/0001_initial.sql",)
     }
 
     async fn refusals(&self, _: &mut SqliteConnection) -> sqlx::Result<Vec<String>> {

@@ -44,7 +44,7 @@ pub(crate) struct Write<'a> {
 }
 
 /// A level, as the statements of the dialects take it.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct LevelRow<'a> {
     /// Its place in the plan, from 0.
     pub(crate) number: i64,
@@ -92,8 +92,14 @@ impl<'a> Write<'a> {
 
     /// The strategy of the sales, which all have in common.
     pub(crate) fn strategy(&self) -> Option<&'a str> {
-        let mut movements = self.plan.movements.iter();
-        movements.find_map(|movement| movement.operation.strategy)
+        let movements = self.plan.movements.iter();
+        let mut strategies = movements.filter_map(|movement| movement.operation.strategy);
+        let first = strategies.next();
+        debug_assert!(
+            strategies.all(|one| Some(one) == first),
+            "one strategy in a write"
+        );
+        first
     }
 
     /// Whether other operations wait for this write if one of them waits for its key.

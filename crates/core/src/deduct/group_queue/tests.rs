@@ -83,7 +83,8 @@ impl OperationStore for Calls {
         sold(batch)
     }
 
-    async fn write_levels(&self, operations: &[Operation]) -> PlanAnswers {
+    async fn write_levels(&self, operations: &[&Operation]) -> PlanAnswers {
+        let operations: Vec<_> = operations.iter().copied().cloned().collect();
         let same = |one: &Operation, next: &Operation| one.first().sku == next.first().sku;
         let batches: Vec<_> = operations.chunk_by(same).collect();
         let texts: Vec<_> = batches.iter().map(|batch| text(batch)).collect();

@@ -70,14 +70,7 @@ impl Shop {
             let line = planned.line;
             let mut level = rules::find(&self.levels, line)
                 .cloned()
-                .unwrap_or(StockLevel {
-                    sku: line.sku.clone(),
-                    warehouse: line.warehouse.clone(),
-                    on_hand: 0,
-                    held: 0,
-                    backorder_limit: 0,
-                    version: 0,
-                });
+                .unwrap_or_else(|| StockLevel::empty(line.sku.clone(), line.warehouse.clone()));
             level.on_hand += planned.delta;
             level.backorder_limit = planned.backorder_limit.unwrap_or(level.backorder_limit);
             level.version += planned.movements;
@@ -116,7 +109,7 @@ impl Shop {
     }
 
     pub(super) fn make(&mut self, operations: &[Operation]) -> Vec<AttemptOutcome> {
-        let plan = Plan::new(&self.snapshot(operations), operations);
+        let plan = Plan::new(&self.snapshot(operations), operations, Instant::now());
         let answers = self.commit(plan).into_iter();
         answers
             .map(|answer| answer.expect("no error"))

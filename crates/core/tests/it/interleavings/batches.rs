@@ -45,8 +45,9 @@ impl Way {
         if let Self::Batch { read_first } = self {
             return store.write_batch(operations, read_first).await;
         }
+        let all: Vec<_> = operations.iter().collect();
         let mut answers = Vec::new();
-        for (operation, merged) in operations.iter().zip(store.write_levels(operations).await) {
+        for (operation, merged) in operations.iter().zip(store.write_levels(&all).await) {
             match merged {
                 Some(merged) => answers.push(merged),
                 None => answers.extend(store.write_batch(slice::from_ref(operation), false).await),

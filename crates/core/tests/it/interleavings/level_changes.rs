@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use rstest::rstest;
-use stocklock_core::level_service;
+use stocklock_core::level_service::{self, Changed};
 use stocklock_core::model::{Faults, MemoryStore, Task, World};
 use stocklock_core::stock::{LevelChange, OperationId, Precondition, Scope, StockError, Warehouse};
 use tokio::time::Instant;
@@ -36,17 +36,30 @@ enum Change {
     Remove,
 }
 
-/// Whether the change created the level.
+/// An answer.
 #[derive(Debug)]
-struct Created(bool);
+struct Done {
+    /// Whether the change created the level.
+    created: bool,
+    has_level: bool,
+}
 
-impl Answered for Created {
+impl From<Changed> for Done {
+    fn from(changed: Changed) -> Self {
+        Self {
+            created: changed.created,
+            has_level: changed.level.is_some(),
+        }
+    }
+}
+
+impl Answered for Done {
     fn replay_of(&self) -> Option<OperationId> {
         None
     }
 }
 
-type Answer = (OperationId, Result<Created, StockError>);
+type Answer = (OperationId, Result<Done, StockError>);
 
 impl Change {
     fn task(self, store: MemoryStore) -> Task<Answer> {
@@ -59,12 +72,12 @@ impl Change {
                     let removal = adjustment(-1);
                     let operation = removal.operation;
                     let removed = level_service::change(&store, &policy, &removal.into()).await;
-                    return (operation, removed.map(|_| Created(false)));
+                    return (operation, removed.map(Done::from));
                 }
             };
             let operation = change.operation;
             let set = level_service::change(&store, &policy, &change.into()).await;
-            (operation, set.map(|set| Created(set.created)))
+            (operation, set.map(Done::from))
         })
     }
 }
@@ -96,7 +109,11 @@ fn answer_to_a_level_change_is_right_after_faults(#[case] changes: Vec<Change>) 
             check_answers(store, answers)?;
             for (change, (_, answer)) in changes.iter().zip(answers) {
                 refused += u64::from(answer.is_err());
-                let right = |created: &Created| created.0 == (*change == Change::Create);
+                // Who sets a level gets it.
+                let right = |done: &Done| {
+                    done.created == (*change == Change::Create)
+                        && (done.has_level || *change == Change::Remove)
+                };
                 ensure!(
                     answer.as_ref().map_or(true, right),
                     "{change:?}: {answer:?}"

@@ -136,7 +136,7 @@ impl Server for MySqlServer {
 
 impl MigrationServer for MySqlServer {
     fn migrations() -> Vec<Migration> {
-        migrations!("mysql": 1 "initial", 2 "write",)
+        migrations!(1 "initial" "mysql/0001_initial.sql", 2 "write" "mysql/0002_write.sql",)
     }
 
     async fn refusals(&self, connection: &mut MySqlConnection) -> sqlx::Result<Vec<String>> {

@@ -59,7 +59,12 @@ fn call_of(name: &str, arguments: usize) -> Statement {
 /// Fails if the session cannot call the procedures. Names no level, so it changes nothing.
 pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> {
     for (name, arguments) in [(NAME, *ARGUMENTS), (NAME_OF_WRITE, ARGUMENTS_OF_WRITE)] {
-        let nothing = text(name, &vec!["NULL".to_owned(); arguments]);
+        // The first argument of `NAME_OF_WRITE`: it begins a transaction, and rolls it back.
+        let mut nothing = vec!["NULL".to_owned(); arguments];
+        if name == NAME_OF_WRITE {
+            "1".clone_into(&mut nothing[0]);
+        }
+        let nothing = text(name, &nothing);
         let call = sqlx::raw_sql(trusted(nothing));
         connection.execute(call).await?;
     }

@@ -15,9 +15,11 @@ const CONNECTION_LIMITS: &str = "SELECT cast(@@max_connections AS signed),
         cast(@@max_user_connections AS signed)";
 
 /// The columns of [`Found`]. No variable shows `sysdate_is_now`. With it, `sysdate` is the time at which the
-/// statement started. MariaDB reads the first comment only, MySQL the second.
+/// statement started. MariaDB reads the first comment only, MySQL the second. `json_value` gave a text for
+/// `null` before MariaDB 10.6.10 (MDEV-27151); then no movement would be found in what is written.
 const REQUIRED: &str = "SELECT cast(@@version AS char) AS version,
-        cast(0 /*M!100600 + 1 */ /*!80029 + 1 */ AS signed) AS is_known,
+        cast(0 /*M!100600 + (json_value('[null]', '$[0]') IS NULL) */ /*!80029 + 1 */ AS signed)
+            AS is_known,
         cast(@@log_bin AS signed) AS binary_log, cast(@@binlog_format AS char) AS binlog_format,
         cast(@@max_allowed_packet AS signed) AS packet,
         cast(sleep(0.001) = 0 AND sysdate(6) = now(6) AS signed) AS sysdate_is_now,
@@ -60,8 +62,8 @@ fn problems(found: &Found) -> Vec<String> {
     let mut problems = Vec::new();
     if found.is_known == 0 {
         problems.push(format!(
-            "the server has version {}, which lacks what the statements use; use MariaDB 10.6 or \
-             later, or MySQL 8.0.29 or later",
+            "the server has version {}, which lacks what the statements use; use MariaDB \
+             10.6.10, 10.7.6, 10.8.5, 10.9.3 or later, or MySQL 8.0.29 or later",
             found.version
         ));
     }

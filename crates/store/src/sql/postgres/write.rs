@@ -4,7 +4,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{Postgres, Row as _};
 
-use super::{PostgresServer, after_the_wait, has_expired};
+use super::{PostgresServer, after_the_wait, is_undone};
 use crate::sql::dialect::{Dialect as _, trusted};
 use crate::sql::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
 use crate::sql::pool::PooledConnection;
@@ -45,7 +45,7 @@ fn written(
     match answer {
         Ok(levels) => Ok(Written::Levels(levels)),
         Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
-        Err(error) if has_expired(&error) => Ok(Written::Levels(Vec::new())),
+        Err(error) if is_undone(&error) => Ok(Written::Levels(Vec::new())),
         Err(error) if write.waits && waited_for_the_ledger(&error) && write.has_key() => {
             Err(StoreError::KeyInFlight(Box::new(error)))
         }
@@ -97,6 +97,10 @@ fn statement(write: &Write<'_>) -> String {
     } else {
         String::new()
     };
+    // A text that is no number undoes the statement, too. It is no refusal.
+    let recorded =
+        "CASE WHEN (SELECT count(*) FROM recorded) = (SELECT sum(movements) FROM written)
+            THEN 0 ELSE ('movements are missing in level ' || number)::integer END";
     format!(
         "WITH {free}written AS (
                 UPDATE stock SET on_hand = on_hand + wanted.delta,
@@ -105,7 +109,7 @@ fn statement(write: &Write<'_>) -> String {
                 FROM {source}
                 WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
                     AND {holds} AND {condition}
-                RETURNING wanted.number, stock.sku, stock.warehouse, stock.version,
+                RETURNING wanted.number, wanted.movements, stock.sku, stock.warehouse, stock.version,
                     on_hand - held + backorder_limit AS available, {in_time_still}{key_wait}
             ), recorded AS (
                 INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta, read_version,
@@ -116,8 +120,9 @@ fn statement(write: &Write<'_>) -> String {
                     idempotency_key, request_hash, {remarks}, available + units_after,
                     version - movements_after, reverses, returned
                 FROM written JOIN {movements} USING (number)
+                RETURNING 1
             )
-        SELECT number, available{whole} FROM written",
+        SELECT number, available, {recorded}{whole} FROM written",
         in_time_still = after_the_wait(&in_time),
         remarks = Remarks::NAMES.join(", "),
         movements = movements_as_table(),

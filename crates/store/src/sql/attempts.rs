@@ -1,4 +1,4 @@
-//! Reads what operations need, plans them, and writes, in the ways that the core asks for.
+//! Attempts at operations: each reads what they need, plans, and writes, in the form that the core asks for.
 
 use std::slice;
 
@@ -14,7 +14,8 @@ use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry,
 };
-use stocklock_core::stock::{Change, Movement, Operation, Sku};
+use stocklock_core::stock::{Movement, Operation, Sku};
+use tokio::time::Instant;
 
 /// SKU, warehouse. The write of the plan sets the rest.
 const CREATE_LEVEL: &str =
@@ -29,7 +30,10 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
         loop {
             let connection = connections.acquire().await?;
             let tried = match guard {
-                BatchGuard::Available => Ok(self.write_plan(connection, Plan::unread(batch)).await),
+                BatchGuard::Available => {
+                    let plan = Plan::unread(batch, Instant::now());
+                    Ok(self.write_plan(connection, plan).await)
+                }
                 BatchGuard::Version => self.write_on_version(connection, batch).await,
                 BatchGuard::RowLock => self.write_under_lock(connection, batch).await,
             };
@@ -41,19 +45,16 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
     }
 
     async fn alone(&self, operation: &Operation) -> BatchAnswer {
-        match operation.first().change {
-            Change::Deduct(_) if operation.lines.len() == 1 => self.deduct_guarded(operation).await,
-            _ => self.write_one(operation).await,
-        }
+        self.deduct_guarded(operation).await
     }
 
     async fn write_free_levels(&self, plan: &Plan<'_>) -> Result<Option<Vec<Option<i64>>>> {
-        if plan.movements.is_empty() {
+        let Some(deadline) = plan.deadline() else {
             return Ok(Some(Vec::new()));
-        }
+        };
         // Not in the queue of one SKU, whose share of the connections may be busy.
         let connection = self.read(READ, self.writers.acquire()).await?;
-        let expiry = connection.expiry(plan.deadline());
+        let expiry = connection.expiry(deadline);
         let write = Write::new(plan, expiry.at, false);
         let written = self
             .write(D::write(Session::Fresh(connection), &write))
@@ -106,19 +107,19 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<Tried<'a>> {
         let reading = snapshot(&mut connection, batch, false);
         let read = self.read(3 * READ, reading).await?;
-        Ok(self.write_plan(connection, Plan::new(&read, batch)).await)
+        let plan = Plan::new(&read, batch, Instant::now());
+        Ok(self.write_plan(connection, plan).await)
     }
 
     /// Writes a plan in one message.
     async fn write_plan<'a>(&self, connection: PooledConnection<D>, plan: Plan<'a>) -> Tried<'a> {
-        let expiry = connection.expiry(plan.deadline());
-        let written = if plan.movements.is_empty() {
-            Ok(Written::Levels(Vec::new()))
-        } else {
-            let write = Write::new(&plan, expiry.at, true);
-            self.write(D::write(Session::Fresh(connection), &write))
-                .await
+        let Some(deadline) = plan.deadline() else {
+            return (plan, Ok(Written::Levels(Vec::new())), Expiry::passed());
         };
+        let expiry = connection.expiry(deadline);
+        let write = Write::new(&plan, expiry.at, true);
+        let written = self.write(D::write(Session::Fresh(connection), &write));
+        let written = written.await;
         (plan, written, expiry)
     }
 
@@ -133,13 +134,16 @@ impl<D: Dialect> SqlStore<D> {
             let read = snapshot(&mut tx, batch, true).await?;
             Ok((tx, read))
         };
-        let (tx, read) = self.read(3 * READ, reading).await?;
-        let plan = Plan::new(&read, batch);
-        let written = if plan.movements.is_empty() {
+        let (mut tx, read) = self.read(3 * READ, reading).await?;
+        let plan = Plan::new(&read, batch, Instant::now());
+        let written = if let Some(deadline) = plan.deadline() {
+            // Nothing can be committed before the write, so its bound does not cover these.
+            self.read(2 * READ, create_levels(&mut tx, &plan, &read))
+                .await?;
+            self.write(write_and_commit(tx, &plan, deadline)).await
+        } else {
             tx.roll_back().await;
             Ok(Written::Levels(Vec::new()))
-        } else {
-            self.write(write_and_commit(tx, &plan, &read)).await
         };
         // The outcome of a COMMIT is visible to the next transaction that locks the row.
         Ok((plan, written, Expiry::passed()))
@@ -154,44 +158,52 @@ impl<D: Dialect> SqlStore<D> {
         if plan.movements.is_empty() {
             return Ok(BatchAttempt::Answered(plan.without_movements()));
         }
-        let keys: Vec<_> = batch.iter().filter_map(key).collect();
         let sku = &batch[0].first().sku;
-        Ok(match self.find_keys_in_flight(written, sku, &keys).await {
-            Ok(Written::Levels(levels)) if levels.is_empty() => BatchAttempt::Conflict,
-            Ok(Written::Levels(levels)) => {
-                let available = available(&plan, &levels);
-                let answers = plan.committed(&available).into_iter();
-                let conflict = || Ok(AttemptOutcome::Conflict);
-                BatchAttempt::Answered(answers.map(|one| one.unwrap_or_else(conflict)).collect())
-            }
-            Ok(Written::Duplicate) => BatchAttempt::Duplicate,
-            // The database may refuse a row of one operation, for example by a constraint of the operator.
-            Err(StoreError::KeyInFlight(_) | StoreError::Unexpected(_) | StoreError::Bug(_))
-                if batch.len() > 1 =>
-            {
-                BatchAttempt::Alone
-            }
-            Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
-        })
+        // Only of those that are to be recorded: a key of another one is in the ledger, and not in flight.
+        let movements = plan.movements.iter().map(|movement| movement.operation);
+        Ok(
+            match self.find_keys_in_flight(written, sku, movements).await {
+                Ok(Written::Levels(levels)) if levels.is_empty() => BatchAttempt::Conflict,
+                Ok(Written::Levels(levels)) => {
+                    let available = available(&plan, &levels);
+                    let answers = plan.committed(&available).into_iter();
+                    let conflict = || Ok(AttemptOutcome::Conflict);
+                    BatchAttempt::Answered(
+                        answers.map(|one| one.unwrap_or_else(conflict)).collect(),
+                    )
+                }
+                Ok(Written::Duplicate) => BatchAttempt::Duplicate,
+                // The database may refuse a row of one operation, for example by a constraint of the operator.
+                Err(
+                    StoreError::KeyInFlight(_) | StoreError::Unexpected(_) | StoreError::Bug(_),
+                ) if batch.len() > 1 => BatchAttempt::Alone,
+                Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
+            },
+        )
     }
 
-    /// Returns `written`. If it waited for a lock although another transaction is recording one of its keys,
-    /// that is the reason to tell the caller.
-    pub(super) async fn find_keys_in_flight<T>(
+    /// Returns `written`. If it waited for a lock although another transaction is recording the key of one of
+    /// the operations, that is the reason to tell the caller.
+    pub(super) async fn find_keys_in_flight<'a, T>(
         &self,
         written: Result<T>,
         sku: &Sku,
-        keys: &[(&str, &str)],
+        operations: impl IntoIterator<Item = &'a Operation> + Send,
     ) -> Result<T> {
         let (error, begin) = match (written, D::WORDS.begin_read_uncommitted) {
-            (Err(StoreError::LockWait(error)), Some(begin)) if !keys.is_empty() => (error, begin),
+            (Err(StoreError::LockWait(error)), Some(begin)) => (error, begin),
             (written, _) => return written,
         };
+        let keys = operations.into_iter().filter_map(key);
+        let keys: Vec<_> = keys.collect();
+        if keys.is_empty() {
+            return Err(StoreError::LockWait(error));
+        }
         let pool = self.writers.for_sku(sku);
         // Boxed, so that it takes no place in the future of a write that meets no lock.
         let found = Box::pin(self.read(2 * READ, async {
             let mut tx = pool.begin(begin).await?;
-            let found = with_keys(&mut tx, keys).await?;
+            let found = with_keys(&mut tx, &keys).await?;
             tx.roll_back().await;
             Ok(!found.is_empty())
         }));
@@ -204,24 +216,21 @@ impl<D: Dialect> SqlStore<D> {
 }
 
 /// The values of the ledger's unique index.
-pub(super) fn key(operation: &Operation) -> Option<(&str, &str)> {
+fn key(operation: &Operation) -> Option<(&str, &str)> {
     let one = operation.idempotency.as_ref()?;
     Some((one.caller.as_str(), one.key.as_str()))
 }
 
 /// Writes what was planned on the rows that the transaction has locked, and commits.
 async fn write_and_commit<D: Dialect>(
-    mut tx: Transaction<D>,
+    tx: Transaction<D>,
     plan: &Plan<'_>,
-    read: &Snapshot,
+    deadline: Instant,
 ) -> Result<Written> {
-    for level in plan.levels.iter().filter(|level| level.is_new) {
-        create(&mut tx, level, read).await?;
-    }
     if let Some(row) = LedgerRow::of_plan(plan) {
-        return one_line::write(tx, plan, &row).await;
+        return one_line::write(tx, plan, (&row, deadline)).await;
     }
-    let expires_at = tx.expiry(plan.deadline()).at;
+    let expires_at = tx.expiry(deadline).at;
     let written = D::write(Session::Open(tx), &Write::new(plan, expires_at, true)).await?;
     match written {
         // The rows are locked, so nothing else can have failed.
@@ -232,7 +241,19 @@ async fn write_and_commit<D: Dialect>(
     }
 }
 
-/// Creates an empty level.
+/// Creates the levels of the plan that are new, without units.
+async fn create_levels<D: Dialect>(
+    tx: &mut Transaction<D>,
+    plan: &Plan<'_>,
+    read: &Snapshot,
+) -> Result<()> {
+    for level in plan.levels.iter().filter(|level| level.is_new) {
+        create(tx, level, read).await?;
+    }
+    Ok(())
+}
+
+/// Creates one of them.
 async fn create<D: Dialect>(
     tx: &mut Transaction<D>,
     level: &PlannedLevel<'_>,
