@@ -252,20 +252,26 @@ async fn change_once(
     // If an earlier attempt happened, this one finds the last units taken, has nothing left to write, or
     // fails its precondition.
     let may_be_recorded = outcome == AttemptOutcome::Duplicate || (key.is_some() && !was_made);
-    if unknown || may_be_recorded {
-        let line = operation.first();
-        if let Some(movement) = store.recorded(&line.sku, operation.id, key).await? {
-            // Here, because a read that fails must not turn a change that was made into a refusal.
-            let level = match line.change {
-                Change::Set(_) => store.level(&line.sku, &line.warehouse).await?,
-                _ => None,
-            };
-            return Ok(Outcome::Done(replay(operation, movement, level)));
+    let line = operation.first();
+    // A setting that finds what it sets has no movement, and may have been made by an earlier attempt.
+    let is_answered = was_made && !matches!(line.change, Change::Set(_));
+    let recorded = match &outcome {
+        AttemptOutcome::Recorded(movement) => Some(movement.as_ref().clone()),
+        _ if (unknown && !is_answered) || may_be_recorded => {
+            store.recorded(&line.sku, operation.id, key).await?
         }
+        _ => None,
+    };
+    if let Some(movement) = recorded {
+        // Here, because a read that fails must not turn a change that was made into a refusal.
+        let level = match line.change {
+            Change::Set(_) => store.level(&line.sku, &line.warehouse).await?,
+            _ => None,
+        };
+        return Ok(Outcome::Done(replay(operation, movement, level)));
     }
     Ok(Outcome::Done(match outcome {
         AttemptOutcome::Changed(changed) => Ok(Changed::new(operation.id, *changed)),
-        AttemptOutcome::Recorded(movement) => replay(operation, *movement, None),
         AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available } => {
             Err(StockError::Insufficient {
                 requested: requested(operation),
@@ -277,9 +283,10 @@ async fn change_once(
         AttemptOutcome::Deducted { .. } => Err(StockError::Internal {
             what: "a sale is no change of a level".to_owned(),
         }),
-        AttemptOutcome::Conflict | AttemptOutcome::LockLost | AttemptOutcome::Duplicate => {
-            return Ok(Outcome::Retry);
-        }
+        AttemptOutcome::Conflict
+        | AttemptOutcome::LockLost
+        | AttemptOutcome::Duplicate
+        | AttemptOutcome::Recorded(_) => return Ok(Outcome::Retry),
     }))
 }
 

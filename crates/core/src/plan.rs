@@ -141,6 +141,12 @@ impl<'a> Plan<'a> {
         operations.map(|operation| operation.deadline).min()
     }
 
+    /// The number of operations, including those that are refused.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.decisions.len()
+    }
+
     /// Whether each level can be written without the others: no operation concerns two.
     #[must_use]
     pub fn is_divisible(&self) -> bool {

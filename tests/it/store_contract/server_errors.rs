@@ -155,26 +155,33 @@ async fn division_by_zero_in_a_trigger_is_an_error() {
     assert_matches!(failed, Err(StoreError::Bug(_)));
 }
 
-/// A trigger of the operator leaves out movements of three units, without an error.
+/// Triggers of the operator leave out sales of three units, and levels with 17, without an error.
 #[tokio::test]
-async fn level_is_not_written_without_each_of_its_movements() {
+async fn levels_and_movements_are_written_together_or_fail() {
     let fixture = Fixture::with(Postgres, "a", 10).await;
     fixture.put("b", 10).await;
     let mut raw = Raw::connect(Postgres, &fixture.url).await;
     let trigger = "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             RETURN NULL; END $$;
         CREATE TRIGGER leave_out BEFORE INSERT ON movement FOR EACH ROW
-            WHEN (NEW.delta = -3) EXECUTE FUNCTION leave_out()";
+            WHEN (NEW.delta = -3) EXECUTE FUNCTION leave_out();
+        CREATE TRIGGER leave_out BEFORE UPDATE ON stock FOR EACH ROW
+            WHEN (NEW.on_hand = 17) EXECUTE FUNCTION leave_out()";
     raw.run(trigger).await.unwrap();
 
+    // A transaction of several levels, a batch, and a deduction alone.
     let batches = [vec![deduction("a", 1)], vec![deduction("b", 3)]];
     let answers = fixture.store.deduct_levels(&batches).await;
-
-    for answer in answers.into_iter().flatten().flatten() {
+    assert!(answers.iter().all(Option::is_none), "{answers:?}");
+    let batch = [deduction("a", 3), deduction("a", 3)];
+    for answer in fixture.store.deduct_all(&batch, false).await {
         let error = answer.expect_err("a movement is missing");
+        assert_matches!(error, StoreError::Bug(_));
         let cause = error.source().expect("a cause").to_string();
         assert!(cause.contains("movements are missing"), "{cause}");
     }
+    let adjusted = fixture.store.adjust(&adjustment("a", 7)).await;
+    assert_matches!(adjusted, Err(StoreError::Bug(_)));
     for sku in ["a", "b"] {
         assert_eq!(fixture.level(sku).await.on_hand, 10);
         fixture.assert_in_order(sku).await;
@@ -186,21 +193,24 @@ async fn level_is_not_written_without_each_of_its_movements() {
 async fn procedure_writes_no_level_without_each_of_its_movements() {
     let fixture = Fixture::with(Mysql, "a", 10).await;
     let mut raw = Raw::connect(Mysql, &fixture.url).await;
-    let write = |movements: u8| {
+    let write = |begins: u8, movements: u8| {
         format!(
-            r#"CALL stocklock_write_1(1, 1, 0, 'for-update', 9e15, '[[0, "a", "main", -1, {movements}]]',
+            r#"CALL stocklock_write_1({begins}, 1, 0, 'for-update', 9e15, '[[0, "a", "main", -1, {movements}]]',
                 '[[[0, 0, "00112233445566778899aabbccddeeff", -1, ""], null]]')"#
         )
     };
-    let refused = raw.run(write(2).leak()).await.unwrap_err();
-    assert!(
-        refused.to_string().contains("movements are missing"),
-        "{refused}"
-    );
-    assert_eq!(fixture.level("a").await.on_hand, 10);
-    fixture.assert_in_order("a").await;
+    // The second one is to end a transaction, and there is none.
+    for (call, cause) in [
+        (write(1, 2), "movements are missing"),
+        (write(0, 1), "the rows are not locked"),
+    ] {
+        let refused = raw.run(call.leak()).await.unwrap_err().to_string();
+        assert!(refused.contains(cause), "{refused}");
+        assert_eq!(fixture.level("a").await.on_hand, 10);
+        fixture.assert_in_order("a").await;
+    }
 
-    raw.run(write(1).leak()).await.unwrap();
+    raw.run(write(1, 1).leak()).await.unwrap();
     assert_eq!(fixture.level("a").await.on_hand, 9);
     fixture.assert_in_order("a").await;
 }

@@ -98,8 +98,9 @@ impl WritePool {
         let answer = tokio::time::timeout_at(deadline, self.tasks.spawn(task.in_current_span()));
         let result = match answer.await {
             Ok(Ok(result)) => result,
-            Ok(Err(join_error)) => Err(StockError::Internal {
-                what: join_error.to_string(),
+            // It may have panicked after a commit.
+            Ok(Err(join_error)) => Err(StockError::OutcomeUnknown {
+                source: join_error.into(),
             }),
             Err(deadline) => Err(StockError::OutcomeUnknown {
                 source: deadline.into(),

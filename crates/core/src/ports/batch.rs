@@ -1,7 +1,7 @@
 //! Makes a batch of operations of one level, as if they came one after the other.
 //!
-//! The first attempt reads nothing: it takes all units at once, on condition that they are available. If
-//! that is refused, the store reads the level and the ledger, plans each operation, and writes the level on
+//! The first attempt at deductions reads nothing: it takes all units at once, on condition that they are
+//! available. If that is refused, the store reads the level and the ledger, plans each operation, and writes the level on
 //! condition that its version is still the one that was read. So a refusal is never based on an older
 //! level. If other replicas change the level first, it is read again; after that the row is locked from the
 //! reading to the commit.
@@ -34,7 +34,7 @@ const ALONE: usize = 256;
 
 /// How a store makes operations: it reads a snapshot, decides with [`Plan`], and writes.
 pub trait BatchStore: Sync {
-    /// Makes operations of one level, and answers each.
+    /// Makes operations of one level, or one of several levels under [`BatchGuard::RowLock`], and answers each.
     fn attempt(
         &self,
         batch: &[Operation],

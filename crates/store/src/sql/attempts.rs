@@ -142,7 +142,12 @@ impl<D: Dialect> SqlStore<D> {
                 .await?;
             self.write(write_and_commit(tx, &plan, deadline)).await
         } else {
-            tx.roll_back().await;
+            let rolled_back = async {
+                tx.roll_back().await;
+                Ok(())
+            };
+            // If it takes too long, the pool closes the connection. The answers hold.
+            let _ = self.read(READ, rolled_back).await;
             Ok(Written::Levels(Vec::new()))
         };
         // The outcome of a COMMIT is visible to the next transaction that locks the row.

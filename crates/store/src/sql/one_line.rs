@@ -31,7 +31,11 @@ pub(super) async fn write<D: Dialect>(
     let limit = plan.levels.first().and_then(|level| level.backorder_limit);
     let change = values![row.sku.as_str(), row.warehouse.as_str(), row.delta, limit];
     let changed = tx.execute(CHANGE_LEVEL, &change).await;
-    changed.map_err(before_commit)?;
+    if changed.map_err(before_commit)? != 1 {
+        // The row is locked, so only a trigger can have left it out.
+        tx.roll_back().await;
+        return Err(StoreError::Bug("the level was not written".into()));
+    }
     Ok(match tx.record_and_commit(row, deadline).await? {
         Inserted::New => Written::Levels(vec![(0, row.available_after)]),
         Inserted::Duplicate => Written::Duplicate,

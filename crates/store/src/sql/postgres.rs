@@ -115,10 +115,13 @@ impl Dialect for PostgresServer {
 fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
     let now = PostgresServer::WORDS.now;
     format!(
-        "WITH written AS ({update}, {in_time_still})
-            INSERT INTO movement ({columns})
-            SELECT {known}, available, version
-            FROM written RETURNING available_after",
+        "WITH written AS ({update}, {in_time_still}),
+            recorded AS (
+                INSERT INTO movement ({columns}) SELECT {known}, available, version FROM written
+                RETURNING 1
+            )
+        SELECT available, {is_recorded} FROM written",
+        is_recorded = unless_missing("EXISTS (SELECT FROM recorded)", "version"),
         update = write.update(now),
         in_time_still = after_the_wait(&ConditionalWrite::in_time(now)),
         columns = *INSERT_COLUMNS,
@@ -133,6 +136,15 @@ fn update_and_insert(write: &ConditionalWrite<'_>) -> String {
 /// rolls back. A `SELECT … FOR UPDATE` before it would lock the row twice.
 fn after_the_wait(condition: &str) -> String {
     format!("1 / ({condition})::integer")
+}
+
+/// A column: a text that is no number undoes the statement if movements are missing, for example because a
+/// trigger leaves them out. That is no refusal. Without a column of the row, the planner would evaluate it.
+fn unless_missing(condition: &str, column: &str) -> String {
+    format!(
+        "CASE WHEN {condition} THEN 0
+            ELSE ('movements are missing beside ' || {column})::integer END"
+    )
 }
 
 /// Whether a statement has undone itself because a condition of [`after_the_wait`] does not hold. A division by

@@ -104,9 +104,7 @@ impl<'a> Write<'a> {
 
     /// Whether other operations wait for this write if one of them waits for its key.
     pub(crate) fn is_shared(&self) -> bool {
-        let mut movements = self.plan.movements.iter();
-        let first = movements.next().map(|movement| movement.operation.id);
-        movements.any(|movement| Some(movement.operation.id) != first)
+        !self.waits || self.plan.operations() > 1
     }
 
     /// Whether a movement has an idempotency key.

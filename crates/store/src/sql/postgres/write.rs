@@ -4,7 +4,7 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{Postgres, Row as _};
 
-use super::{PostgresServer, after_the_wait, is_undone};
+use super::{PostgresServer, after_the_wait, is_undone, unless_missing};
 use crate::sql::dialect::{Dialect as _, trusted};
 use crate::sql::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
 use crate::sql::pool::PooledConnection;
@@ -97,10 +97,8 @@ fn statement(write: &Write<'_>) -> String {
     } else {
         String::new()
     };
-    // A text that is no number undoes the statement, too. It is no refusal.
-    let recorded =
-        "CASE WHEN (SELECT count(*) FROM recorded) = (SELECT sum(movements) FROM written)
-            THEN 0 ELSE ('movements are missing in level ' || number)::integer END";
+    let all = "(SELECT count(*) FROM recorded) = (SELECT sum(movements) FROM written)";
+    let recorded = unless_missing(all, "number");
     format!(
         "WITH {free}written AS (
                 UPDATE stock SET on_hand = on_hand + wanted.delta,
