@@ -65,7 +65,8 @@ BEGIN
                     + coalesce(wanted.new_limit, stock.backorder_limit) >= 0
             FOR UPDATE;
     ELSE
-        SELECT group_concat(wanted.number),
+        -- If a session waits for no lock (0), MariaDB cannot commit after it has skipped a locked row (1180).
+        /*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ SELECT group_concat(wanted.number),
                 group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held
                     + coalesce(wanted.new_limit, stock.backorder_limit), ']'),
                 count(*), sum(wanted.movements), max(stock.sku), max(stock.warehouse)

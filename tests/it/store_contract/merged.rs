@@ -258,6 +258,37 @@ async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend:
     assert_in_order(&fixture, &["a", "b"]).await;
 }
 
+/// Half of the connections for writes wait for no lock. MariaDB 10.11 could not commit on one after it had
+/// skipped a row.
+#[tokio::test]
+async fn locked_level_is_left_out_on_a_connection_that_does_not_wait() {
+    let fixture = Fixture::with(Mysql, "a", 5).await;
+    fixture.put("b", 5).await;
+    let mut holder = Raw::connect(Mysql, &fixture.url).await;
+    for statement in [
+        "BEGIN",
+        "SELECT on_hand FROM stock WHERE sku = 'a' FOR UPDATE",
+    ] {
+        holder.run(statement).await.unwrap();
+    }
+    let mut raw = Raw::connect(Mysql, &fixture.url).await;
+    let levels = r#"[[0, "a", "main", -1, 1], [1, "b", "main", -1, 1]]"#;
+    let movement = |level: u8, sku: &str| {
+        let place = format!(r#"json_quote('[{level}, "{sku}", "main"]')"#);
+        format!(r#"concat('[[0, 0, "{level:032}", -1, ""], ', {place}, ']')"#)
+    };
+    let (a, b) = (movement(0, "a"), movement(1, "b"));
+    let movements = format!("concat('[', {a}, ', ', {b}, ']')");
+    let write = format!("CALL stocklock_write_1(1, 0, 0, 's', 9e15, '{levels}', {movements})");
+    for statement in ["SET SESSION innodb_lock_wait_timeout = 0", write.leak()] {
+        raw.run(statement).await.unwrap();
+    }
+    assert_eq!(fixture.level("b").await.on_hand, 4);
+    holder.run("ROLLBACK").await.unwrap();
+    assert_eq!(fixture.level("a").await.on_hand, 5);
+    assert_in_order(&fixture, &["a", "b"]).await;
+}
+
 /// The database would take the units of one of them only.
 #[rstest]
 #[tokio::test]
