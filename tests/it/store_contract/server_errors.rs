@@ -188,7 +188,7 @@ async fn levels_and_movements_are_written_together_or_fail() {
     }
 }
 
-/// As when the database reads the text otherwise than it was written.
+/// It is told of two movements and gets one.
 #[tokio::test]
 async fn procedure_writes_no_level_without_each_of_its_movements() {
     let fixture = Fixture::with(Mysql, "a", 10).await;
@@ -199,7 +199,7 @@ async fn procedure_writes_no_level_without_each_of_its_movements() {
                 '[[[0, 0, "00112233445566778899aabbccddeeff", -1, ""], null]]')"#
         )
     };
-    // The second one is to end a transaction, and there is none.
+    // The second call is to end a transaction, and there is none.
     for (call, cause) in [
         (write(1, 2), "movements are missing"),
         (write(0, 1), "the rows are not locked"),

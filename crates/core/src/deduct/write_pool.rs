@@ -74,8 +74,8 @@ impl WritePool {
     /// Runs `write` in its own task, and waits for it until `deadline`.
     ///
     /// # Errors
-    /// The errors of `write`, and [`StockError::OutcomeUnknown`] if the deadline passes first; the
-    /// task continues then.
+    /// The errors of `write`, and [`StockError::OutcomeUnknown`] if it panics, or if the deadline passes
+    /// first; the task continues then.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the write.
@@ -172,6 +172,19 @@ mod tests {
         assert!(pool.admit(&sku).is_err());
         end.send(()).expect("the write runs");
         pool.drained().await;
+        assert!(pool.admit(&sku).is_ok());
+    }
+
+    /// It may have committed before.
+    #[tokio::test]
+    async fn write_that_panics_has_an_unknown_outcome() {
+        let pool = WritePool::new(1);
+        let sku = Sku::parse("a").expect("a valid SKU");
+        let slot = pool.admit(&sku).expect("a free slot");
+        let later = Instant::now() + std::time::Duration::from_mins(1);
+        let write = async { panic!("a defect") };
+        let answer = pool.run::<()>(slot, later, write).await;
+        assert!(matches!(answer, Err(StockError::OutcomeUnknown { .. })));
         assert!(pool.admit(&sku).is_ok());
     }
 

@@ -118,8 +118,8 @@ impl<D: Dialect> SqlStore<D> {
         };
         let expiry = connection.expiry(deadline);
         let write = Write::new(&plan, expiry.at, true);
-        let written = self.write(D::write(Session::Fresh(connection), &write));
-        let written = written.await;
+        let sent = D::write(Session::Fresh(connection), &write);
+        let written = self.write(sent).await;
         (plan, written, expiry)
     }
 
@@ -166,25 +166,24 @@ impl<D: Dialect> SqlStore<D> {
         let sku = &batch[0].first().sku;
         // Only of those that are to be recorded: a key of another one is in the ledger, and not in flight.
         let movements = plan.movements.iter().map(|movement| movement.operation);
-        Ok(
-            match self.find_keys_in_flight(written, sku, movements).await {
-                Ok(Written::Levels(levels)) if levels.is_empty() => BatchAttempt::Conflict,
-                Ok(Written::Levels(levels)) => {
-                    let available = available(&plan, &levels);
-                    let answers = plan.committed(&available).into_iter();
-                    let conflict = || Ok(AttemptOutcome::Conflict);
-                    BatchAttempt::Answered(
-                        answers.map(|one| one.unwrap_or_else(conflict)).collect(),
-                    )
-                }
-                Ok(Written::Duplicate) => BatchAttempt::Duplicate,
-                // The database may refuse a row of one operation, for example by a constraint of the operator.
-                Err(
-                    StoreError::KeyInFlight(_) | StoreError::Unexpected(_) | StoreError::Bug(_),
-                ) if batch.len() > 1 => BatchAttempt::Alone,
-                Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
-            },
-        )
+        let written = self.find_keys_in_flight(written, sku, movements).await;
+        Ok(match written {
+            Ok(Written::Levels(levels)) if levels.is_empty() => BatchAttempt::Conflict,
+            Ok(Written::Levels(levels)) => {
+                let available = available(&plan, &levels);
+                let answers = plan.committed(&available).into_iter();
+                let conflict = || Ok(AttemptOutcome::Conflict);
+                BatchAttempt::Answered(answers.map(|one| one.unwrap_or_else(conflict)).collect())
+            }
+            Ok(Written::Duplicate) => BatchAttempt::Duplicate,
+            // The database may refuse a row of one operation, for example by a constraint of the operator.
+            Err(StoreError::KeyInFlight(_) | StoreError::Unexpected(_) | StoreError::Bug(_))
+                if batch.len() > 1 =>
+            {
+                BatchAttempt::Alone
+            }
+            Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
+        })
     }
 
     /// Returns `written`. If it waited for a lock although another transaction is recording the key of one of

@@ -138,8 +138,8 @@ fn after_the_wait(condition: &str) -> String {
     format!("1 / ({condition})::integer")
 }
 
-/// A column: a text that is no number undoes the statement if movements are missing, for example because a
-/// trigger leaves them out. That is no refusal. Without a column of the row, the planner would evaluate it.
+/// A column that undoes the statement, by reading a text as a number, if movements are missing: a trigger may
+/// leave them out. That is an error, and no refusal. Without a column in the text, the planner would read it.
 fn unless_missing(condition: &str, column: &str) -> String {
     format!(
         "CASE WHEN {condition} THEN 0
