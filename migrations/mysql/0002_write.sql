@@ -1,6 +1,6 @@
 -- The procedure that writes what was planned: levels and movements. Its rules are those of the procedures in
--- 0001_initial.sql. It replaces `stocklock_deduct_batch_1` and `stocklock_deduct_merged_1`, which replicas of
--- the release before call.
+-- 0001_initial.sql. It replaces `stocklock_deduct_merged_1`, which replicas of the release before call.
+-- `stocklock_deduct_batch_1` stays for sales of one level, because it is faster.
 --
 -- Writes the levels whose condition holds, with their movements. The answer is a JSON array: an array for each
 -- level that was written, with its number and the units that are available then. No row: nothing was written,

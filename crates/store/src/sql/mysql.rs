@@ -12,7 +12,7 @@ use super::dialect::{self, Dialect, Statement, Value, fetch, trusted, values};
 use super::errors::{Verdict, classify, in_autocommit};
 use super::pool::{PooledConnection, Transaction};
 use super::statements::Words;
-use super::write::{Session, Write, Written};
+use super::write::{Session, Write, Written, WrittenLevel};
 use crate::{AttemptOutcome, Result, StoreError};
 
 mod connect;
@@ -87,6 +87,24 @@ impl Dialect for MySqlServer {
             Session::Fresh(connection) => (Transaction::begun(connection), true),
             Session::Open(tx) => (tx, false),
         };
+        if let (true, Some(level), Some(sales)) =
+            (begins, write.only_level(), procedure::sales(write))
+        {
+            let values = values![
+                level.sku,
+                level.warehouse,
+                write.strategy(),
+                level.read_version,
+                write.expires_at,
+                -level.delta,
+                level.movements,
+                &*sales,
+            ];
+            let called = tx.fetch(procedure::call_sales(), &values).await;
+            let available = |(available,): (i64,)| (level.number, available);
+            let written = called.map(|rows| rows.into_iter().map(available).collect());
+            return ended(tx, written);
+        }
         let (levels, movements) = (write.levels_json(), procedure::movements(write));
         let values = values![
             i64::from(begins),
@@ -99,16 +117,14 @@ impl Dialect for MySqlServer {
         ];
         let called = tx.fetch(procedure::call_write(), &values).await;
         let written = match called.map(|mut rows: Vec<(String,)>| rows.pop()) {
-            Ok(None) => Written::Levels(Vec::new()),
+            Ok(None) => Ok(Vec::new()),
             Ok(Some((written,))) => {
                 let levels = serde_json::from_str(&written);
-                Written::Levels(levels.map_err(StoreError::outcome_unknown)?)
+                Ok(levels.map_err(StoreError::outcome_unknown)?)
             }
-            Err(error) if classify(&error) == Verdict::Duplicate => Written::Duplicate,
-            Err(error) => return Err(in_autocommit(error)),
+            Err(error) => Err(error),
         };
-        tx.ended();
-        Ok(written)
+        ended(tx, written)
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
@@ -120,6 +136,20 @@ impl Dialect for MySqlServer {
     ) -> sqlx::Result<Vec<(String, i64)>> {
         requirements::connection_limits(connection).await
     }
+}
+
+/// How the procedure that has ended the transaction has written the levels.
+fn ended(
+    tx: Transaction<MySqlServer>,
+    written: sqlx::Result<Vec<WrittenLevel>>,
+) -> Result<Written> {
+    let written = match written {
+        Ok(levels) => Written::Levels(levels),
+        Err(error) if classify(&error) == Verdict::Duplicate => Written::Duplicate,
+        Err(error) => return Err(in_autocommit(error)),
+    };
+    tx.ended();
+    Ok(written)
 }
 
 /// Converts the numbered parameters, because the driver has positional ones.

@@ -105,18 +105,16 @@ impl Dialect for SqliteFile {
             let Some((available, version)) = after.get(&(sku, warehouse)) else {
                 continue;
             };
+            let usual = movement.usual(
+                available + movement.units_after,
+                version - movement.movements_after,
+            );
             let level = only.is_none().then_some((sku, warehouse));
-            rows.push((
-                movement.usual(
-                    available + movement.units_after,
-                    version - movement.movements_after,
-                ),
-                movement.rest(level),
-            ));
+            rows.push((usual, movement.rest(None), level));
         }
-        let has_rest = rows.iter().any(|(_, rest)| rest.is_some());
+        let has_rest = rows.iter().any(|(_, rest, _)| rest.is_some());
         let (number, rows) = (rows.len() as u64, json(rows.into_iter()));
-        let insert = Statement::built(insert_movements(has_rest));
+        let insert = Statement::built(insert_movements(has_rest, only.is_none()));
         let (sku, warehouse) = only.map(|level| (level.sku, level.warehouse)).unzip();
         let values = values![&*rows, write.strategy(), write.expires_at, sku, warehouse];
         let inserted = tx.execute(insert, &values).await;
@@ -176,13 +174,19 @@ fn update_levels() -> String {
 
 /// Inserts movements in time: a JSON array with an array for each, the strategy of sales, the expiry, and the
 /// names of the only level. `has_rest`: some have a [`MovementRow::rest`](super::write::MovementRow::rest).
-fn insert_movements(has_rest: bool) -> String {
+/// `has_level`: each has the names of its level. What is not there is not looked for, which takes time.
+fn insert_movements(has_rest: bool, has_level: bool) -> String {
     let rest = |number: &str| {
         if has_rest {
             format!("value ->> '$[1][{number}]'")
         } else {
             "NULL".to_owned()
         }
+    };
+    let (sku, warehouse) = if has_level {
+        ("value ->> '$[2][0]'", "value ->> '$[2][1]'")
+    } else {
+        ("$4", "$5")
     };
     let remarks = Remarks::NAMES.iter().enumerate();
     let remarks = remarks.map(|(number, _)| rest(&format!("8][{number}")));
@@ -193,13 +197,11 @@ fn insert_movements(has_rest: bool) -> String {
                 returned, {names}, strategy)
             SELECT value ->> '$[0][0]', value ->> '$[0][1]', unhex(value ->> '$[0][2]'),
                 value ->> '$[0][3]', value ->> '$[0][4]', value ->> '$[0][5]',
-                unhex(value ->> '$[0][6]'), coalesce({sku}, $4), coalesce({warehouse}, $5),
+                unhex(value ->> '$[0][6]'), {sku}, {warehouse},
                 coalesce({line}, 0), {kind}, {read_version}, unhex({reverses}), {returned}, {remarks},
                 CASE WHEN {kind} = 'deducted' THEN $2 END
             FROM json_each($1) WHERE {now} < $3",
         names = Remarks::NAMES.join(", "),
-        sku = rest("1"),
-        warehouse = rest("2"),
         line = rest("3"),
         read_version = rest("5"),
         reverses = rest("6"),

@@ -218,6 +218,22 @@ impl<'a> MovementRow<'a> {
         )
     }
 
+    /// A sale of one line, as JSON values: operation, delta, the units that later sales take, caller, key, hash,
+    /// remarks. Bytes are hexadecimal digits.
+    pub(crate) fn sale(self) -> impl Serialize + use<'a> {
+        let (operation, key) = (self.operation(), self.key());
+        let remarks = operation.remarks.texts();
+        (
+            Hex(operation.id.0.as_bytes()),
+            self.delta(),
+            self.units_after,
+            operation.caller(),
+            key.map(|(key, _)| key),
+            key.map(|(_, hash)| Hex(hash)),
+            remarks.iter().any(Option::is_some).then_some(remarks),
+        )
+    }
+
     /// What most movements do not have, as a JSON array: number, SKU and warehouse of its level, if there are
     /// several; line, kind, version that was read, sale whose units come back, and how many; remarks. `None`
     /// if that is all missing: the database reads few values of a row faster.
