@@ -188,6 +188,10 @@ impl<'a> MovementRow<'a> {
         Some((key.key.as_str(), &key.hash.0))
     }
 
+    fn key_values(self) -> (Option<&'a str>, Option<Hex<'a>>) {
+        self.key().map(|(key, hash)| (key, Hex(hash))).unzip()
+    }
+
     /// `None` for a sale of one line.
     pub(crate) fn others(self) -> Option<Others<'a>> {
         let movement = self.movement;
@@ -206,30 +210,30 @@ impl<'a> MovementRow<'a> {
     /// What every movement has, as JSON values: these two numbers, operation, delta, caller, key, hash. Bytes
     /// are hexadecimal digits.
     pub(crate) fn usual(self, first: i64, second: i64) -> impl Serialize + use<'a> {
-        let (operation, key) = (self.operation(), self.key());
+        let (operation, (key, hash)) = (self.operation(), self.key_values());
         (
             first,
             second,
             Hex(operation.id.0.as_bytes()),
             self.delta(),
             operation.caller(),
-            key.map(|(key, _)| key),
-            key.map(|(_, hash)| Hex(hash)),
+            key,
+            hash,
         )
     }
 
     /// A sale of one line, as JSON values: operation, delta, the units that later sales take, caller, key, hash,
     /// remarks. Bytes are hexadecimal digits.
     pub(crate) fn sale(self) -> impl Serialize + use<'a> {
-        let (operation, key) = (self.operation(), self.key());
+        let (operation, (key, hash)) = (self.operation(), self.key_values());
         let remarks = operation.remarks.texts();
         (
             Hex(operation.id.0.as_bytes()),
             self.delta(),
             self.units_after,
             operation.caller(),
-            key.map(|(key, _)| key),
-            key.map(|(_, hash)| Hex(hash)),
+            key,
+            hash,
             remarks.iter().any(Option::is_some).then_some(remarks),
         )
     }
