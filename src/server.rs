@@ -29,8 +29,9 @@ use timed_io::{Phase, TimedIo};
 /// The pause after a failed accept, for example when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The maximum size of a connection's buffer, and so of a request's header.
-const MAX_BUFFER: usize = 40 * 1024;
+/// The maximum size of a connection's buffer, and so of a request's header. All connections may have one at
+/// the same time.
+const MAX_BUFFER: usize = 16 * 1024;
 
 /// Serves until `shutdown` is cancelled, then finishes the requests in progress.
 ///

@@ -1,5 +1,6 @@
 //! Reads the body of a request within its bounds: its size, its time, and the memory of all bodies.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -18,7 +19,8 @@ const BUDGET: usize = 64 * 1024 * 1024;
 /// What each body may have without the budget. So large bodies that do not end delay only large ones.
 const FREE: usize = 16 * 1024;
 
-/// A body grows beyond [`FREE`] in steps of this size.
+/// A body grows beyond [`FREE`] in parts of this size. It is not one buffer that grows, because the buffers
+/// that it leaves behind take several times its memory.
 const STEP: usize = 64 * 1024;
 
 /// The memory that is left for large bodies, in steps.
@@ -34,7 +36,11 @@ impl Default for BodyBudget {
 /// A complete body. Its memory is counted until it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct ReadBody {
-    pub(super) bytes: Vec<u8>,
+    /// Its first [`FREE`] bytes.
+    start: Vec<u8>,
+    /// The others.
+    parts: Vec<Vec<u8>>,
+    len: usize,
     budget: Option<OwnedSemaphorePermit>,
 }
 
@@ -58,7 +64,7 @@ async fn collect(mut body: Body, max_bytes: usize, api: &Api) -> Result<ReadBody
         };
         // Trailers are ignored.
         if let Ok(data) = frame.into_data() {
-            if read.bytes.len() + data.len() > max_bytes {
+            if read.len + data.len() > max_bytes {
                 return Err(too_large(max_bytes));
             }
             read.push(&data, &api.bodies)?;
@@ -72,26 +78,58 @@ impl ReadBody {
         self.budget.is_some() && bodies.0.available_permits() < BUDGET / STEP / 4
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The body in one piece. Only a large one is copied.
+    pub(super) fn bytes(&self) -> Cow<'_, [u8]> {
+        if self.parts.is_empty() {
+            return Cow::Borrowed(&self.start);
+        }
+        let mut bytes = Vec::with_capacity(self.len);
+        bytes.extend_from_slice(&self.start);
+        self.parts
+            .iter()
+            .for_each(|part| bytes.extend_from_slice(part));
+        Cow::Owned(bytes)
+    }
+
     /// Copies `data`: a chunk of the connection may keep much more memory than its bytes.
-    fn push(&mut self, data: &[u8], bodies: &BodyBudget) -> Result<(), ApiError> {
-        let needed = self.bytes.len() + data.len();
-        let steps = needed.saturating_sub(FREE).div_ceil(STEP);
-        let held = self.budget.as_ref();
-        let held = held.map_or(0, OwnedSemaphorePermit::num_permits);
-        if steps > held {
-            let more = u32::try_from(steps - held).expect("max_bytes fits");
+    fn push(&mut self, mut data: &[u8], bodies: &BodyBudget) -> Result<(), ApiError> {
+        let len = self.len + data.len();
+        let steps = len.saturating_sub(FREE).div_ceil(STEP);
+        if steps > self.parts.len() {
+            let more = u32::try_from(steps - self.parts.len()).expect("max_bytes fits");
             let more = Arc::clone(&bodies.0).try_acquire_many_owned(more);
             let more = more.map_err(|_| overloaded())?;
             match &mut self.budget {
                 Some(budget) => budget.merge(more),
                 None => self.budget = Some(more),
             }
-            let capacity = FREE + steps * STEP;
-            self.bytes.reserve_exact(capacity - self.bytes.len());
         }
-        self.bytes.extend_from_slice(data);
+        data = fill(&mut self.start, FREE, data);
+        while !data.is_empty() {
+            match self.parts.last_mut() {
+                Some(part) if part.len() < STEP => data = fill(part, STEP, data),
+                _ => self.parts.push(Vec::with_capacity(STEP)),
+            }
+        }
+        self.len = len;
         Ok(())
     }
+}
+
+/// Appends as much of `data` as `part` may have. Returns the rest.
+fn fill<'a>(part: &mut Vec<u8>, limit: usize, data: &'a [u8]) -> &'a [u8] {
+    let room = limit.saturating_sub(part.len()).min(data.len());
+    let (data, rest) = data.split_at(room);
+    let len = part.len() + room;
+    if len > part.capacity() {
+        part.reserve_exact(limit.min(2 * len) - part.len());
+    }
+    part.extend_from_slice(data);
+    rest
 }
 
 fn incomplete() -> ApiError {
@@ -130,7 +168,7 @@ mod tests {
     #[test]
     fn only_large_bodies_use_the_budget() {
         let bodies = BodyBudget(Arc::new(Semaphore::new(3)));
-        let data = vec![0; STEP + 1];
+        let data: Vec<u8> = (0..=STEP).map(|at| (at % 251) as u8).collect();
         let left = || bodies.0.available_permits();
         let (mut small, mut large) = (ReadBody::default(), ReadBody::default());
         small.push(&data[..FREE], &bodies).expect("it is small");
@@ -139,11 +177,14 @@ mod tests {
             large.push(&data[..STEP], &bodies).expect("there is room");
             assert_eq!(left(), steps_left);
         }
-        assert_eq!(large.bytes.capacity(), FREE + 2 * STEP);
+        let memory: usize = large.parts.iter().map(Vec::capacity).sum();
+        assert_eq!(large.start.capacity() + memory, FREE + 2 * STEP);
         let refused = small.push(&data, &bodies).expect_err("too much");
         assert_eq!(refused.code, "overloaded");
         small.push(&data[..STEP], &bodies).expect("it fits");
         assert_eq!(left(), 0);
+        assert!(large.bytes() == [&data[..STEP], &data[..STEP]].concat());
+        assert!(small.bytes() == [&data[..FREE], &data[..STEP]].concat());
         drop(large);
         assert_eq!(left(), 2);
     }

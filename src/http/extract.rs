@@ -86,7 +86,7 @@ impl<T: DeserializeOwned> StrictJson<T> {
 
     /// Whether there is no body.
     pub(super) fn is_empty(&self) -> bool {
-        self.body.bytes.is_empty()
+        self.body.is_empty()
     }
 
     /// Checks the content type, and parses the fields.
@@ -99,7 +99,8 @@ impl<T: DeserializeOwned> StrictJson<T> {
             ));
         }
         let is_space = |byte: &u8| byte.is_ascii_whitespace();
-        let bytes = &self.body.bytes[..];
+        let bytes = self.body.bytes();
+        let bytes = &bytes[..];
         // serde would accept an array of the fields in their order.
         if bytes.iter().find(|byte| !is_space(byte)) != Some(&b'{') {
             return Err(match serde_json::from_slice::<IgnoredAny>(bytes) {

@@ -42,6 +42,7 @@ mod lock_holder;
 mod lock_server_killed;
 mod lock_servers;
 mod locks_seen;
+mod memory;
 mod redis_killed;
 pub(crate) mod session;
 mod sessions_ended;
