@@ -13,12 +13,12 @@ use tokio::time::timeout;
 use super::fixture::{
     Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, guarded, open,
 };
-use crate::support::app::{TestApp, send};
-use crate::support::services::Backend::{self, Mysql, Postgres};
+use crate::support::app::{Answer, TestApp, send};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::PrivateServer;
 
 /// One answer of each kind of request, with statements that a connection keeps.
-async fn statuses(app: &TestApp) -> Vec<u16> {
+async fn answers(app: &TestApp) -> Vec<Answer> {
     let (sale, order) = (
         json!({"sku": "tea"}),
         json!({"sku": "tea", "quantity": 1_000}),
@@ -28,7 +28,7 @@ async fn statuses(app: &TestApp) -> Vec<u16> {
         json!({"delta": 1, "reason": "count"}),
     );
     let get = |path: &str| app.request(0, reqwest::Method::GET, path);
-    let mut statuses = Vec::new();
+    let mut answers = Vec::new();
     for request in [
         get("/stock/tea"),
         get("/stock?limit=10"),
@@ -45,9 +45,75 @@ async fn statuses(app: &TestApp) -> Vec<u16> {
         app.deduct(0, "group-commit", &order)
             .header("Idempotency-Key", "L"),
     ] {
-        statuses.push(send(request).await.status);
+        answers.push(send(request).await);
     }
-    statuses
+    answers
+}
+
+async fn statuses(app: &TestApp) -> Vec<u16> {
+    let answers = answers(app).await;
+    answers.iter().map(|answer| answer.status).collect()
+}
+
+/// An operator takes away what the statements need. Afterwards the schema is as before.
+#[rstest]
+#[case::table(
+    "ALTER TABLE movement RENAME TO gone",
+    "ALTER TABLE gone RENAME TO movement"
+)]
+#[case::column(
+    "ALTER TABLE movement RENAME COLUMN reason TO gone",
+    "ALTER TABLE movement RENAME COLUMN gone TO reason"
+)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_of_the_schema_is_503_until_it_is_undone(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[case] change: &'static str,
+    #[case] back: &'static str,
+) {
+    let app = TestApp::with_stock(backend, 1, "tea", 50).await;
+    let mut raw = Raw::connect(backend, &app.database_url).await;
+    let first = app.deduct(0, "single-sql", &json!({"sku": "tea"}));
+    send(first.header("Idempotency-Key", "K")).await.ok();
+    let before = statuses(&app).await;
+
+    raw.run(change).await.unwrap();
+    let mut refused = 0;
+    for (answer, status) in answers(&app).await.iter().zip(&before) {
+        if answer.status != *status {
+            assert_eq!(answer.status_and_code(), (503, "unavailable"), "{answer:?}");
+            assert!(answer.retry_after, "{answer:?}");
+            refused += 1;
+        }
+    }
+    // All writes, and some reads.
+    assert!(refused > 7, "only {refused} were refused");
+
+    raw.run(back).await.unwrap();
+    assert_eq!(statuses(&app).await, before);
+    assert_eq!(app.audit("tea").await["drift"], 0);
+}
+
+/// As after a dump without its routines.
+#[tokio::test]
+async fn missing_procedure_is_503() {
+    let app = TestApp::with_stock(Mysql, 1, "tea", 50).await;
+    let mut raw = Raw::connect(Mysql, &app.database_url).await;
+    for statement in [
+        "DROP PROCEDURE stocklock_deduct_1",
+        "DROP PROCEDURE stocklock_write_1",
+    ] {
+        raw.run(statement).await.unwrap();
+    }
+    let sale = |strategy| app.deduct(0, strategy, &json!({"sku": "tea"}));
+    for strategy in ["single-sql", "group-commit"] {
+        let refused = send(sale(strategy)).await;
+        assert_eq!(refused.status_and_code(), (503, "unavailable"));
+        assert!(refused.retry_after, "{refused:?}");
+    }
+    // It needs no procedure.
+    send(sale("for-update")).await.ok();
+    assert_eq!(app.audit("tea").await["drift"], 0);
 }
 
 /// PostgreSQL refuses a prepared statement whose columns have other types now, as after an upgrade. The key

@@ -6,6 +6,7 @@
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
+use sqlx::sqlite::SqliteError;
 use stocklock_core::ports::DriverError;
 
 use crate::{Result, StoreError};
@@ -37,7 +38,8 @@ pub(super) enum Verdict {
     Duplicate,
     /// A statement or a value is wrong, or a rule of the operator refuses the row: a defect.
     Bug,
-    /// Any other error of the database: the connection is not used again.
+    /// Any other error of the database, also that of a schema which the operator has changed: the connection
+    /// is not used again.
     Unknown,
 }
 
@@ -47,6 +49,7 @@ pub(super) fn classify(error: &sqlx::Error) -> Verdict {
         sqlx::Error::Database(database) => match of_postgres(error) {
             Some(error) if ended_in_a_lock_wait(error) => Verdict::RollBackThenRetry,
             Some(error) if is_unsupported(error) => Verdict::Unknown,
+            None if is_missing_in_sqlite(&**database) => Verdict::Unknown,
             _ => Code::of(&**database).verdict(),
         },
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::BeginFailed => {
@@ -77,6 +80,14 @@ fn ended_in_a_lock_wait(error: &PgDatabaseError) -> bool {
 /// that returns other types than before, which a new connection prepares again.
 fn is_unsupported(error: &PgDatabaseError) -> bool {
     error.code() == "0A000" && error.routine() != Some("RevalidateCachedQuery")
+}
+
+/// Whether a table or a column of a statement is missing, because the operator has changed the schema. SQLite
+/// has the same code for all errors in statements.
+fn is_missing_in_sqlite(error: &dyn DatabaseError) -> bool {
+    let text = error.message();
+    let is_missing = text.starts_with("no such ") || text.contains(" has no column named ");
+    is_missing && error.try_downcast_ref::<SqliteError>().is_some()
 }
 
 /// Whether the server refuses a connection because there are as many as it allows.
@@ -225,9 +236,14 @@ mod tests {
         let setup = "CREATE TABLE sale (id UNIQUE); PRAGMA max_page_count = 3";
         database.execute(setup).await.unwrap();
         for (statement, expected) in [
+            ("INSERT INTO", ["Bug", "OutcomeUnknown", "Bug"]),
             (
                 "INSERT INTO nowhere VALUES (1)",
-                ["Bug", "OutcomeUnknown", "Bug"],
+                ["Unexpected", "OutcomeUnknown", "Unexpected"],
+            ),
+            (
+                "INSERT INTO sale (what) VALUES (1)",
+                ["Unexpected", "OutcomeUnknown", "Unexpected"],
             ),
             (
                 "INSERT INTO sale VALUES (zeroblob(100000))",

@@ -103,12 +103,14 @@ fn mysql_verdict(number: u16) -> Verdict {
         // The operator has taken a permission away.
         | 1044 | 1142 | 1143 | 1227 | 1370 => Verdict::Full,
         1062 | 1586 => Verdict::Duplicate,
-        // Wrong statement: syntax, number of columns or arguments, unknown column, table or routine.
-        1054 | 1064 | 1136 | 1146 | 1222 | 1305 | 1318
+        // Wrong statement: syntax, number of columns.
+        1064 | 1136 | 1222
         // Wrong value: NULL, missing, out of range, truncated, of another type or collation.
-        | 1048 | 1264 | 1265 | 1267 | 1292 | 1364 | 1366 | 1406 | 1690
+        | 1048 | 1264 | 1265 | 1267 | 1292 | 1366 | 1406 | 1690
         // Foreign key, SIGNAL, CHECK of MySQL and of MariaDB.
         | 1216 | 1217 | 1451 | 1452 | 1644 | 3819 | 4025 => Verdict::Bug,
+        // Also if the operator has changed the schema: unknown column, table, or procedure; a procedure with
+        // other arguments; a new column without a default.
         _ => Verdict::Unknown,
     }
 }
@@ -134,6 +136,11 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
         "42501" => Verdict::Full,
         // A statement in a transaction that has failed.
         "25P02" => Verdict::Bug,
+        // The operator has changed the schema: unknown table, column, function, type or index of a conflict;
+        // a column of another type; a table that became a view.
+        "42P01" | "42703" | "42883" | "42704" | "42P10" | "42804" | "42846" | "42809" => {
+            Verdict::Unknown
+        }
         _ => match sqlstate.get(..2) {
             Some("08") => Verdict::ConnectionLost,
             // Out of disk, memory, connections, or at a configured limit.
@@ -216,10 +223,11 @@ mod tests {
             (Full, mysql(&[5, 1037, 1038, 1041, 1135, 1206, 1637, 1998])),
             (Full, mysql(&[1040, 1203, 1226, 1461, 1142, 1370])),
             (Duplicate, mysql(&[1062, 1586])),
-            (Bug, mysql(&[1054, 1064, 1146, 1305, 1318])),
-            (Bug, mysql(&[1048, 1264, 1364, 1366, 1406, 1690])),
+            (Bug, mysql(&[1064, 1136, 1222])),
+            (Bug, mysql(&[1048, 1264, 1366, 1406, 1690])),
             (Bug, mysql(&[1452, 1644, 3819, 4025])),
             (Unknown, mysql(&[1026, 1030, 1105, 1180, 1194])),
+            (Unknown, mysql(&[1054, 1146, 1305, 1318, 1364])),
             (RetryTransaction, postgres(&["40001", "40P01"])),
             (RollBackThenRetry, postgres(&["55P03"])),
             (TooSlow, postgres(&["57014"])),
@@ -236,7 +244,9 @@ mod tests {
             ),
             (Duplicate, postgres(&["23505"])),
             (Bug, postgres(&["21000", "22012", "23502", "23514"])),
-            (Bug, postgres(&["25P02", "42601", "42P01", "P0001"])),
+            (Bug, postgres(&["25P02", "42601", "42702", "P0001"])),
+            (Unknown, postgres(&["42P01", "42703", "42883", "42704"])),
+            (Unknown, postgres(&["42P10", "42804", "42846", "42809"])),
             (Unknown, postgres(&["34000", "54001", "55000"])),
             (Unknown, postgres(&["58030", "XX000", "XX001", "ZZ001", ""])),
             (RetryTransaction, sqlite(&[517, 4, 516, 17])),
