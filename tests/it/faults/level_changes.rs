@@ -48,6 +48,23 @@ async fn adjustment_with_lost_commit_happens_once(
     assert_eq!(audit.on_hand, 3 * i64::try_from(ROUNDS).unwrap());
 }
 
+/// The database would refuse the second attempt if the first one had happened, so its answer needs no look-up.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adjustment_that_a_repeat_made_is_answered_without_a_look_up(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+) {
+    let subject = Proxied::start(backend, 1, &[]).await;
+    subject.app.set_level("hot", 0).await;
+    let trigger = Cut::Before.arm(&subject);
+    let look_up = subject.proxy.cut_before(b"ORDER BY operation_id = ", 10);
+    let more = json!({"delta": 3, "reason": "delivery"});
+    let answer = send(subject.app.adjust(0, "hot", &more)).await;
+    assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
+    assert_eq!((trigger.fired(), look_up.fired()), (1, 0));
+    subject.ledger.assert_consistent("hot").await;
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn level_set_with_lost_commit_is_set_once(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, StoreError};
 use stocklock::stock::{Adjustment, Deduction, RequestHash, Warehouse};
+use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
 use super::contention::until_waiting;
@@ -139,4 +140,26 @@ async fn write_that_is_made_again_looks_up_no_key() {
     adjusted.await.unwrap().unwrap();
     assert_eq!(fixture.level("a").await.on_hand, 11);
     assert_eq!(look_up.fired(), 0);
+}
+
+/// The operation with a key is refused, and the other one waits for the row.
+#[tokio::test]
+async fn write_that_records_no_key_looks_up_none() {
+    let fixture = Fixture::with(Mysql, "a", 10).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let look_up = proxy.cut_before(b"READ UNCOMMITTED", 10);
+    let store = open(&url, 2);
+    let mut row = Raw::connect(Mysql, &fixture.url).await;
+    row.begin().await;
+    let lock_row = "UPDATE stock SET held = held WHERE sku = 'a'";
+    row.run(lock_row).await.unwrap();
+
+    let batch = [deduction_with_key("a", 11, "J"), deduction("a", 1)];
+    let answers = timeout(SOON, store.deduct_all(&batch, true)).await;
+    let [refused, waited] = <[_; 2]>::try_from(answers.expect("bounded")).unwrap();
+    let short = AttemptOutcome::Unrecorded { available: 10 };
+    assert_eq!(refused.unwrap(), short);
+    assert_matches!(waited, Err(StoreError::LockWait(_)));
+    assert_eq!(look_up.fired(), 0);
+    row.run("ROLLBACK").await.unwrap();
 }

@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use super::contention::until_waiting;
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, guarded, name, open,
-    open_patient, start_deduction,
+    Fixture, Operations as _, Raw, SOON, adjustment, committed, creation, deduction, guarded, name,
+    open, open_patient, short, start_deduction,
 };
 use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
@@ -121,6 +121,35 @@ async fn silence_in_commit_is_an_unknown_outcome(#[values(Mysql, Postgres)] back
     let adjusted = timeout(SOON, fixture.store.adjust(&adjustment("a", 1))).await;
     hold.held().await;
     assert_matches!(adjusted, Ok(Err(StoreError::OutcomeUnknown(..))));
+}
+
+/// The refusal is known when its transaction ends.
+#[rstest]
+#[tokio::test]
+async fn silence_in_rollback_is_no_reason_to_wait(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::with(backend, "a", 3).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let far = open(&url, 2);
+    let hold = proxy.hold_request(b"ROLLBACK");
+    let adjusted = timeout(SOON, far.adjust(&adjustment("a", -5))).await;
+    hold.held().await;
+    assert_eq!(adjusted.expect("bounded").unwrap(), short(3));
+}
+
+/// Nothing was committed, so it can be tried again.
+#[rstest]
+#[tokio::test]
+async fn silence_in_the_creation_of_a_level_is_bounded(
+    #[values(Mysql, Postgres)] backend: Backend,
+) {
+    let fixture = Fixture::with(backend, "a", 3).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let far = open(&url, 2);
+    let hold = proxy.hold_request(b"INSERT INTO stock");
+    let created = timeout(SOON, far.set_level(&creation("b", "main"))).await;
+    hold.held().await;
+    assert_matches!(created, Ok(Err(StoreError::Unavailable(_))));
+    assert_eq!(fixture.levels_of("b").await, []);
 }
 
 /// A replica whose connections are all busy is ready.

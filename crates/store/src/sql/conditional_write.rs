@@ -145,6 +145,8 @@ impl<'a> ConditionalWrite<'a> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use uuid::uuid;
 
     use super::*;
@@ -153,9 +155,9 @@ pub(super) mod tests {
         Warehouse,
     };
 
-    /// The write of the snapshots. `make bench` knows these values.
-    pub(in crate::sql) fn sample() -> ConditionalWrite<'static> {
-        let operation = Operation::from(Deduction {
+    /// A sale of one unit, with a key.
+    pub(in crate::sql) fn sale() -> Operation {
+        Operation::from(Deduction {
             operation: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
             sku: Sku::parse("sample").unwrap(),
             warehouse: Warehouse::default(),
@@ -167,9 +169,13 @@ pub(super) mod tests {
             }),
             remarks: Remarks::default(),
             strategy: "single-sql",
-            deadline: Instant::now(),
-        });
-        let write = ConditionalWrite::if_available(&operation, Quantity::ONE);
+            deadline: Instant::now() + Duration::from_mins(1),
+        })
+    }
+
+    /// The write of the snapshots. `make bench` knows these values.
+    pub(in crate::sql) fn sample() -> ConditionalWrite<'static> {
+        let write = ConditionalWrite::if_available(&sale(), Quantity::ONE);
         // In the year 2100.
         let at = 4_102_444_800_000;
         let expiry = Expiry {

@@ -290,3 +290,23 @@ impl Serialize for Hex<'_> {
         serializer.serialize_str(str::from_utf8(digits).expect("digits are ASCII"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::sql::conditional_write::tests::sale;
+
+    /// The second operation repeats the key of the first, so it has no movement, and waits.
+    #[test]
+    fn write_is_shared_by_operations_without_movements() {
+        let operations = [sale(), sale()];
+        for (number, waits, is_shared) in [(1, true, false), (1, false, true), (2, true, true)] {
+            let plan = Plan::unread(&operations[..number], Instant::now());
+            assert_eq!(plan.movements.len(), 1);
+            let write = Write::new(&plan, 0, waits);
+            assert_eq!(write.is_shared(), is_shared, "{number}, {waits}");
+        }
+    }
+}
