@@ -111,9 +111,11 @@ async fn events_tell_the_race_and_resume_after_any() {
     assert_eq!(numbers, expected);
     let half = all.len() / 2;
     assert_eq!(events(&lab, &path, half as u64).await, all[half..]);
-    let wrong = lab.request(Method::GET, &format!("{path}/events"));
-    let wrong = send(wrong.header("Last-Event-ID", "half")).await;
-    assert_eq!(wrong.status_and_code(), (422, "invalid-request"));
+    for wrong in ["half", "-1", "9223372036854775808"] {
+        let request = lab.request(Method::GET, &format!("{path}/events"));
+        let refused = send(request.header("Last-Event-ID", wrong)).await;
+        assert_eq!(refused.status_and_code(), (422, "invalid-request"));
+    }
     assert_eq!(state(&lab, &path).await, "finished");
     assert_eq!(children(&lab), BTreeSet::new());
 

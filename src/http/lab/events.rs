@@ -36,9 +36,11 @@ pub(in crate::http) async fn events(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let race = races.find(&id).ok_or_else(unknown_race)?;
-    let last = headers
-        .get("last-event-id")
-        .map_or(Some(0), |last| last.to_str().ok()?.parse().ok());
+    let last = headers.get("last-event-id");
+    let last = last.map_or(Some(0), |last| {
+        let number: i64 = last.to_str().ok()?.parse().ok()?;
+        usize::try_from(number).ok()
+    });
     let last =
         last.ok_or_else(|| ApiError::invalid("Last-Event-ID: not the number of an event"))?;
     let stream = stream(race, last);
