@@ -197,7 +197,8 @@ async fn one_race_at_a_time_which_can_be_stopped() {
     let replicas = children(&lab);
     assert_eq!(replicas.len(), 2, "{replicas:?}");
 
-    let stopped = lab.request(Method::DELETE, &path).send().await;
+    let stop = format!("{path}/stop");
+    let stopped = lab.request(Method::POST, &stop).send().await;
     assert_eq!(stopped.expect("an answer").status(), 204);
     let all = events(&lab, &path, 0).await;
     assert_eq!(
@@ -357,7 +358,7 @@ async fn production_has_no_laboratory() {
         (Method::DELETE, "/lab/locks?sku=1001"),
         (Method::GET, "/lab/page/app.js"),
         (Method::GET, "/lab/races/1/events"),
-        (Method::DELETE, "/lab/races/1"),
+        (Method::POST, "/lab/races/1/stop"),
     ] {
         let answer = send(serve.request(method.clone(), path)).await;
         assert_eq!(

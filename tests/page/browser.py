@@ -108,7 +108,7 @@ class Lab:
         """Stops the race that runs, if a test has left one."""
         for race in self.races():
             if race["state"] == "running":
-                self.request("DELETE", f"/lab/races/{race['id']}")
+                self.request("POST", f"/lab/races/{race['id']}/stop")
                 self.wait_for_end(race["id"])
 
     def events(self, race):

@@ -220,7 +220,7 @@ pub(in crate::http) async fn state(
 }
 
 /// Stop a race and its replicas; a race that has ended stays as it is
-#[utoipa::path(delete, path = "/lab/races/{id}", tag = "lab", params(("id" = String, Path, description = "The race")),
+#[utoipa::path(post, path = "/lab/races/{id}/stop", tag = "lab", params(("id" = String, Path, description = "The race")),
     responses(
         (status = 204, description = "It stops"),
         (status = 404, response = openapi::NotInLab),

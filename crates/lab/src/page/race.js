@@ -190,7 +190,7 @@ class RaceBar {
     race.stopping = true;
     this.show(race);
     try {
-      await request("DELETE", `/lab/races/${encodeURIComponent(race.id)}`);
+      await request("POST", `/lab/races/${encodeURIComponent(race.id)}/stop`);
     } catch (problem) {
       race.stopping = false;
       this.show(race);
