@@ -91,6 +91,7 @@ impl Replica {
             sold_out,
             Arc::clone(&level_cache) as _,
             counters,
+            Arc::clone(&metrics) as _,
         );
         let api = Arc::new(Api {
             config: config.clone(),

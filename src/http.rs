@@ -52,7 +52,8 @@ pub(crate) use audit::line as audit_line;
 pub(crate) use body::BodyBudget;
 use error::ApiError;
 use extract::{
-    BatchJson, NoFields, StrictJson, StrictQuery, objects, present, present_whole, remark, whole,
+    BatchJson, NoFields, StrictJson, StrictQuery, objects, present, present_objects, present_whole,
+    remark, whole,
 };
 use openapi::Document;
 pub use openapi::document;
@@ -135,6 +136,7 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(levels::list))
         .routes(routes!(levels::of_sku, set_level::set_level))
         .routes(routes!(adjust::adjust))
+        .routes(routes!(adjust::adjust_lines))
         .routes(routes!(movements::movements))
         .routes(routes!(audit::audit))
         .routes(routes!(operations::operation))

@@ -29,7 +29,7 @@ pub struct Limits {
     pub max_in_flight: u32,
 
     /// Maximum size of a request body, in bytes
-    #[arg(long, env, value_name = "BYTES", default_value_t = 16 * 1024,
+    #[arg(long, env, value_name = "BYTES", default_value_t = 64 * 1024,
           value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
     pub max_body_bytes: u32,
 

@@ -1,4 +1,5 @@
-//! `POST /stock/{sku}/adjust`: adds units to a level or takes them from it, with a reason.
+//! `POST /stock/{sku}/adjust`: adds units to a level or takes them from it, with a reason. `POST /adjustments`
+//! does so for several levels at once, for example to transfer units.
 
 use std::sync::Arc;
 
@@ -9,12 +10,16 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::deduct::has_lines;
 use super::headers::{idempotency, idempotent_replayed};
 use super::levels::new_sku;
-use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, remark, whole};
-use stocklock_core::level_service::Adjusted;
+use super::{
+    Api, ApiError, NoFields, StrictJson, StrictQuery, objects, openapi, present, remark, whole,
+};
+use stocklock_core::level_service::{Adjusted, AdjustedLines};
 use stocklock_core::stock::{
-    Adjustment, MAX_UNITS, OperationId, Remark, RequestHash, Sku, Warehouse,
+    Adjustment, Change, Line, MAX_UNITS, Operation, OperationId, Remark, Remarks, RequestHash, Sku,
+    Warehouse,
 };
 
 /// Units that arrived or went missing.
@@ -67,6 +72,107 @@ pub(super) async fn adjust(
     Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
 }
 
+/// Adjustments that are made together.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdjustmentsBody {
+    /// The adjustments, 1 to 100. A transfer takes units from one level, and adds them to another.
+    #[serde(deserialize_with = "objects")]
+    lines: Vec<AdjustmentLine>,
+    /// The reason, for the ledger.
+    #[schema(example = "transfer")]
+    reason: String,
+    /// An external reference, such as an order number.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(example = "TR-4711")]
+    reference: Option<String>,
+}
+
+/// An adjustment of one level.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdjustmentLine {
+    /// The SKU.
+    #[schema(value_type = String, example = "1001")]
+    sku: Sku,
+    /// The warehouse; default `main`.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, example = "main")]
+    warehouse: Option<Warehouse>,
+    /// Units to add; negative to take units. Not 0.
+    #[serde(deserialize_with = "whole")]
+    #[schema(example = -5)]
+    delta: i64,
+}
+
+/// Adjust several levels at once, or transfer units
+///
+/// All lines are made, or nothing is. Several lines need an Idempotency-Key; a retry with the same key gets the
+/// answer to the first request.
+#[utoipa::path(
+    post, path = "/adjustments", tag = "stock",
+    params(openapi::IdempotencyKeyHeader),
+    request_body = AdjustmentsBody,
+    responses(
+        (status = 200, description = "Adjusted", body = AdjustedLines, headers(
+            ("Idempotent-Replayed" = String, description = "`true` for the answer to a retry"))),
+        openapi::ReadErrors, openapi::WriteErrors,
+        (status = 404, response = openapi::NotFound),
+        (status = 409, response = openapi::Conflict),
+    )
+)]
+pub(super) async fn adjust_lines(
+    State(api): State<Arc<Api>>,
+    _: StrictQuery<NoFields>,
+    headers: HeaderMap,
+    body: StrictJson<AdjustmentsBody>,
+) -> Result<impl IntoResponse, ApiError> {
+    let adjustments = adjustments(&api, body.parse()?, &headers)?;
+    let operation = adjustments.id;
+    let adjusted = api.levels.adjust_lines(adjustments).await;
+    let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
+    Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
+}
+
+fn adjustments(
+    api: &Api,
+    body: AdjustmentsBody,
+    headers: &HeaderMap,
+) -> Result<Operation, ApiError> {
+    has_lines(body.lines.len())?;
+    let lines = body.lines.into_iter().enumerate();
+    let line = |(number, line): (usize, AdjustmentLine)| {
+        check_delta(&format!("lines[{number}].delta"), line.delta)?;
+        Ok(Line {
+            sku: line.sku,
+            warehouse: line.warehouse.unwrap_or_default(),
+            change: Change::Adjust(line.delta),
+        })
+    };
+    let lines = lines.map(line).collect::<Result<Vec<_>, ApiError>>()?;
+    let remarks = Remarks {
+        reason: remark("reason", Some(body.reason))?,
+        reference: remark("reference", body.reference)?,
+    };
+    let hash = RequestHash::of_operation(&lines, &remarks);
+    let idempotency = idempotency(headers, hash)?;
+    Ok(Operation::of_lines(
+        lines,
+        idempotency,
+        remarks,
+        api.deadline(),
+    )?)
+}
+
+fn check_delta(field: &str, delta: i64) -> Result<(), ApiError> {
+    if delta == 0 || delta.unsigned_abs() > MAX_UNITS.unsigned_abs() {
+        return Err(ApiError::invalid(format!(
+            "{field}: must be from 1 to {MAX_UNITS}, or from -{MAX_UNITS} to -1"
+        )));
+    }
+    Ok(())
+}
+
 fn adjustment(
     api: &Api,
     sku: Sku,
@@ -74,11 +180,7 @@ fn adjustment(
     headers: &HeaderMap,
 ) -> Result<Adjustment, ApiError> {
     let delta = body.delta;
-    if delta == 0 || delta.unsigned_abs() > MAX_UNITS.unsigned_abs() {
-        return Err(ApiError::invalid(format!(
-            "delta: must be from 1 to {MAX_UNITS}, or from -{MAX_UNITS} to -1"
-        )));
-    }
+    check_delta("delta", delta)?;
     let warehouse = body.warehouse.unwrap_or_default();
     let reason = Remark::parse("reason", body.reason).map_err(ApiError::invalid)?;
     let reference = remark("reference", body.reference)?;

@@ -1,4 +1,4 @@
-//! `POST /stock/deduct`: takes units of a SKU.
+//! `POST /stock/deduct`: takes units of a SKU, or those of every line of an order.
 
 use std::sync::Arc;
 
@@ -6,18 +6,20 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency_key, idempotent_replayed};
 use super::{
-    Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, present_whole, remark,
+    Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, present_objects,
+    present_whole, remark,
 };
 use crate::config::Mode;
+use stocklock_core::level_service::Ordered;
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
-    Remarks, RequestHash, Sku, Warehouse,
+    Caller, Change, Deducted, Idempotency, IdempotencyKey, Line, MAX_LINES, Operation, Quantity,
+    Remark, Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Safeguards, Strategy, UnknownStrategy};
 
@@ -37,10 +39,31 @@ pub(super) struct DeductBody {
     #[serde(default, deserialize_with = "present_whole")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
+    /// The lines of an order, 1 to 100, instead of `sku`, `warehouse` and `quantity`. All of them are taken,
+    /// or nothing is. Several lines need an Idempotency-Key.
+    #[serde(default, deserialize_with = "present_objects")]
+    lines: Option<Vec<OrderLine>>,
     /// An external reference, such as an order number.
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "order-4711")]
     reference: Option<String>,
+}
+
+/// A line of an order.
+#[derive(Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OrderLine {
+    /// The SKU. Several lines may have the same.
+    #[schema(value_type = String, example = "1001")]
+    pub(super) sku: Sku,
+    /// The warehouse; default `main`.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, example = "main")]
+    pub(super) warehouse: Option<Warehouse>,
+    /// Number of units; default 1.
+    #[serde(default, deserialize_with = "present_whole")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
+    pub(super) quantity: Option<Quantity>,
 }
 
 /// The same fields in the query, and in the lab the protection.
@@ -79,17 +102,39 @@ enum Switch {
     Off,
 }
 
-/// Take units of a SKU
+/// What was taken.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = DeductAnswers)]
+pub(super) enum Taken {
+    /// Of one SKU.
+    One(Deducted),
+    /// By line.
+    Lines(Ordered),
+}
+
+impl Taken {
+    /// Whether this answers a retry of an earlier request.
+    pub(super) fn replayed(&self) -> bool {
+        match self {
+            Self::One(deducted) => deducted.replayed,
+            Self::Lines(ordered) => ordered.replayed,
+        }
+    }
+}
+
+/// Take units of a SKU, or an order of several lines
 ///
-/// A retry with the same Idempotency-Key gets the answer to the first request.
+/// A retry with the same Idempotency-Key gets the answer to the first request. An order is taken with all of
+/// its lines, or not at all; the answer has each line. It locks its rows, whatever the strategy is.
 #[utoipa::path(
     post,
     path = "/stock/deduct",
     tag = "stock",
     params(DeductQuery, openapi::IdempotencyKeyHeader),
-    request_body(content = DeductBody, description = "Or the same fields in the query"),
+    request_body(content = DeductBody, description = "Or sku, warehouse, quantity and reference in the query"),
     responses(
-        (status = 200, description = "Taken, and committed", body = Deducted, headers(
+        (status = 200, description = "Taken, and committed", body = Taken, headers(
             ("Idempotent-Replayed" = String, description = "`true` for the answer to a retry"))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
@@ -102,15 +147,14 @@ pub(super) async fn deduct(
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let strategy = chosen_strategy(&api, query.strategy.as_deref())?;
-    let safeguards = safeguards(&api, &query)?;
+    let how = How {
+        strategy: chosen_strategy(&api, query.strategy.as_deref())?,
+        safeguards: safeguards(&api, &query)?,
+        deadline: api.deadline(),
+    };
     let fields = fields(query, body)?;
-    let deduction = order(&api, fields, &headers)?.deduction(strategy, api.deadline());
-    let operation = deduction.operation;
-    let deducting = api.deductor.deduct(strategy, deduction, safeguards);
-    let deducted = deducting.await;
-    let deducted = deducted.map_err(|error| ApiError::of_operation(operation, error))?;
-    Ok((idempotent_replayed(deducted.replayed), Json(deducted)))
+    let taken = order(&api, fields, &headers)?.take(&api, how).await?;
+    Ok((idempotent_replayed(taken.replayed()), Json(taken)))
 }
 
 /// The strategy in the query, which only the lab accepts, or the configured one.
@@ -149,6 +193,7 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
         sku: query.sku,
         warehouse: query.warehouse,
         quantity: query.quantity,
+        lines: None,
         reference: query.reference,
     };
     if body.is_empty() {
@@ -164,58 +209,119 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
 }
 
 fn order(api: &Api, fields: DeductBody, headers: &HeaderMap) -> Result<Order, ApiError> {
-    let sku = match (fields.sku, api.mode) {
-        (Some(sku), _) => sku,
-        (None, Mode::Serve) => return Err(ApiError::invalid("sku: missing")),
-        (None, Mode::Lab) => lab_sku(),
+    let default_sku = match api.mode {
+        Mode::Serve => None,
+        Mode::Lab => Some(lab_sku()),
     };
+    let (sku, warehouse, quantity) = (fields.sku, fields.warehouse, fields.quantity);
+    let (lines, by_line) = order_lines((sku, warehouse, quantity), fields.lines, default_sku)?;
     Ok(Order {
-        sku,
-        warehouse: fields.warehouse.unwrap_or_default(),
-        quantity: fields.quantity.unwrap_or(Quantity::ONE),
+        lines,
+        by_line,
         reference: remark("reference", fields.reference)?,
         key: idempotency_key(headers)?,
     })
 }
 
+/// The lines of an order, and whether it was sent by line: otherwise these are the fields of its only line.
+pub(super) fn order_lines(
+    (sku, warehouse, quantity): (Option<Sku>, Option<Warehouse>, Option<Quantity>),
+    lines: Option<Vec<OrderLine>>,
+    default_sku: Option<Sku>,
+) -> Result<(Vec<OrderLine>, bool), ApiError> {
+    let Some(lines) = lines else {
+        let sku = sku.or(default_sku);
+        let sku = sku.ok_or_else(|| ApiError::invalid("sku: missing"))?;
+        let line = OrderLine {
+            sku,
+            warehouse,
+            quantity,
+        };
+        return Ok((vec![line], false));
+    };
+    if sku.is_some() || warehouse.is_some() || quantity.is_some() {
+        return Err(ApiError::invalid(
+            "send either lines, or sku, warehouse and quantity, not both",
+        ));
+    }
+    has_lines(lines.len())?;
+    Ok((lines, true))
+}
+
+/// Refuses an operation that would have no line, or too many.
+pub(super) fn has_lines(count: usize) -> Result<(), ApiError> {
+    if (1..=MAX_LINES).contains(&count) {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!(
+        "lines: must have 1 to {MAX_LINES} elements"
+    )))
+}
+
 /// What a caller orders, with its key.
 #[derive(Debug)]
 pub(super) struct Order {
-    pub(super) sku: Sku,
-    pub(super) warehouse: Warehouse,
-    pub(super) quantity: Quantity,
+    /// At least one.
+    pub(super) lines: Vec<OrderLine>,
+    /// Whether it is answered by line.
+    pub(super) by_line: bool,
     pub(super) reference: Option<Remark>,
     pub(super) key: Option<IdempotencyKey>,
 }
 
+/// How a deduction is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) strategy: Strategy,
+    pub(super) safeguards: Safeguards,
+    pub(super) deadline: Instant,
+}
+
 impl Order {
-    /// A new deduction.
-    pub(super) fn deduction(self, strategy: Strategy, deadline: Instant) -> Deduction {
-        let Self {
-            sku,
-            warehouse,
-            quantity,
-            reference,
+    /// Takes the units of all lines, or nothing. One line is protected by the strategy.
+    pub(super) async fn take(self, api: &Api, how: How) -> Result<Taken, ApiError> {
+        let by_line = self.by_line;
+        let order = self.operation(how)?;
+        let operation = order.id;
+        let refused = |error| ApiError::of_operation(operation, error);
+        let Some(deduction) = order.to_deduction(how.strategy.name()) else {
+            return api
+                .levels
+                .order(order)
+                .await
+                .map(Taken::Lines)
+                .map_err(refused);
+        };
+        let deducting = api.deductor.deduct(how.strategy, deduction, how.safeguards);
+        let deducted = deducting.await.map_err(refused)?;
+        Ok(if by_line {
+            Taken::Lines(deducted.into())
+        } else {
+            Taken::One(deducted)
+        })
+    }
+
+    fn operation(self, how: How) -> Result<Operation, ApiError> {
+        let line = |line: OrderLine| Line {
+            sku: line.sku,
+            warehouse: line.warehouse.unwrap_or_default(),
+            change: Change::Deduct(line.quantity.unwrap_or(Quantity::ONE)),
+        };
+        let lines: Vec<_> = self.lines.into_iter().map(line).collect();
+        let remarks = Remarks {
+            reference: self.reference,
+            ..Remarks::default()
+        };
+        let idempotency = self.key.map(|key| Idempotency {
+            caller: Caller::anonymous(),
             key,
-        } = self;
-        let text = reference.as_ref().map(Remark::as_str);
-        let hash = || RequestHash::of_deduction(&sku, &warehouse, quantity, text);
-        Deduction {
-            operation: OperationId::mint(),
-            idempotency: key.map(|key| Idempotency {
-                caller: Caller::anonymous(),
-                key,
-                hash: hash(),
-            }),
-            sku,
-            warehouse,
-            quantity,
-            remarks: Remarks {
-                reference,
-                ..Remarks::default()
-            },
-            strategy: strategy.name(),
-            deadline,
-        }
+            hash: RequestHash::of_operation(&lines, &remarks),
+        });
+        let order = Operation::of_lines(lines, idempotency, remarks, how.deadline)?;
+        Ok(Operation {
+            // Its rows are locked, whatever protects a single line.
+            strategy: Some(Strategy::ForUpdate.name()),
+            ..order
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! `POST /stock/deduct/batch`: many independent deductions in one request.
 //!
 //! A body that is not valid is refused as a whole, and nothing is deducted. Otherwise each line is a
-//! deduction like that of `POST /stock/deduct`, and is answered by itself.
+//! deduction or an order like that of `POST /stock/deduct`, and is answered by itself.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,15 +16,16 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
-use super::deduct::{Order, chosen_strategy};
+use super::deduct::{How, Order, OrderLine, Taken, chosen_strategy, order_lines};
 use super::error::Fields;
 use super::headers::IDEMPOTENCY_KEY;
 use super::respond::LineErrors;
 use super::{
-    Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, present_whole, remark,
+    Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, present_objects,
+    present_whole, remark,
 };
-use stocklock_core::stock::{Deducted, IdempotencyKey, Quantity, Sku, StockError, Warehouse};
-use stocklock_core::strategy::{Safeguards, Strategy};
+use stocklock_core::stock::{IdempotencyKey, Quantity, Sku, StockError, Warehouse};
+use stocklock_core::strategy::Safeguards;
 
 /// The maximum number of lines of a request.
 pub(super) const MAX_LINES: usize = 1_000;
@@ -37,7 +38,7 @@ const IN_PROGRESS: usize = 256;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BatchBody {
-    /// The deductions, 1 to 1,000.
+    /// The deductions and orders, which have 1 to 1,000 lines in all.
     #[serde(deserialize_with = "objects")]
     lines: Vec<BatchLine>,
 }
@@ -47,8 +48,9 @@ pub(super) struct BatchBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct BatchLine {
     /// The SKU.
-    #[schema(value_type = String, example = "1001")]
-    sku: Sku,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, example = "1001")]
+    sku: Option<Sku>,
     /// The warehouse; default `main`.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, example = "main")]
@@ -57,6 +59,10 @@ pub(super) struct BatchLine {
     #[serde(default, deserialize_with = "present_whole")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
+    /// The lines of an order, 1 to 100, instead of `sku`, `warehouse` and `quantity`. All of them are taken,
+    /// or nothing is. Several lines need a key.
+    #[serde(default, deserialize_with = "present_objects")]
+    lines: Option<Vec<OrderLine>>,
     /// An external reference, such as an order number.
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "order-4711")]
@@ -110,6 +116,28 @@ struct LineAnswer {
     requested: Option<i64>,
     /// Units available (`insufficient-stock`).
     available: Option<i64>,
+    /// The lines of an order: those that were taken (200), or those that refuse it.
+    lines: Option<Vec<LineOfOrder>>,
+}
+
+/// A line of an order, in the answer.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only describes")]
+struct LineOfOrder {
+    /// Its number in the order, from 0.
+    line: i64,
+    /// The SKU.
+    sku: String,
+    /// The warehouse.
+    warehouse: String,
+    /// Units taken (200).
+    quantity: Option<i64>,
+    /// Units available after the line (200).
+    remaining: Option<i64>,
+    /// Units requested (`insufficient-stock`).
+    requested: Option<i64>,
+    /// Units available for the line (`insufficient-stock`).
+    available: Option<i64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -119,31 +147,31 @@ enum LineResult<'a> {
         status: u16,
         code: &'static str,
         #[serde(flatten)]
-        deducted: &'a Deducted,
+        taken: &'a Taken,
     },
     Refused(Fields<'a>),
 }
 
-impl<'a> From<&'a Result<Deducted, ApiError>> for LineResult<'a> {
-    fn from(result: &'a Result<Deducted, ApiError>) -> Self {
+impl<'a> From<&'a Result<Taken, ApiError>> for LineResult<'a> {
+    fn from(result: &'a Result<Taken, ApiError>) -> Self {
         match result {
-            Ok(deducted) => Self::Deducted {
+            Ok(taken) => Self::Deducted {
                 status: StatusCode::OK.as_u16(),
-                code: if deducted.replayed {
+                code: if taken.replayed() {
                     "replayed"
                 } else {
                     "deducted"
                 },
-                deducted,
+                taken,
             },
             Err(error) => Self::Refused(error.line()),
         }
     }
 }
 
-/// Take units in up to 1,000 independent deductions
+/// Take units in up to 1,000 independent deductions and orders
 ///
-/// Each line is made or refused by itself, and has its own key: the header Idempotency-Key is refused.
+/// Each element is made or refused by itself, and has its own key: the header Idempotency-Key is refused.
 /// If the body is invalid, nothing is deducted. Lines that have not started after half of the time of the
 /// request are answered `overloaded`. Retry lines with status 503 or 504, or code `request-in-flight`,
 /// with the same keys.
@@ -169,8 +197,12 @@ pub(super) async fn deduct_batch(
         return Err(invalid_key("send a key with each line, not in the header"));
     }
     let orders = orders(body.parse()?)?;
-    let deadline = api.deadline();
-    let line = |order| deduct_line(Arc::clone(&api), strategy, order, deadline);
+    let how = How {
+        strategy,
+        safeguards: Safeguards::default(),
+        deadline: api.deadline(),
+    };
+    let line = |order| deduct_line(Arc::clone(&api), order, how);
     let results = stream::iter(orders.into_iter().map(line));
     let results: Vec<_> = results.buffered(IN_PROGRESS).collect().await;
     Ok(answer(&results))
@@ -178,17 +210,21 @@ pub(super) async fn deduct_batch(
 
 /// The orders of the lines, if all are valid.
 fn orders(body: BatchBody) -> Result<Vec<Order>, ApiError> {
-    if !(1..=MAX_LINES).contains(&body.lines.len()) {
-        let detail = format!("lines: must have 1 to {MAX_LINES} elements");
+    let sent = |line: &BatchLine| line.lines.as_ref().map_or(1, Vec::len);
+    if !(1..=MAX_LINES).contains(&body.lines.iter().map(sent).sum()) {
+        let detail =
+            format!("lines: must have 1 to {MAX_LINES} elements, those of orders included");
         return Err(ApiError::invalid(detail));
     }
     let lines = body.lines.into_iter().enumerate();
     let order = |(number, line): (usize, BatchLine)| {
         let key = line.key.as_deref().map(IdempotencyKey::parse).transpose();
+        let (sku, warehouse, quantity) = (line.sku, line.warehouse, line.quantity);
+        let (lines, by_line) = order_lines((sku, warehouse, quantity), line.lines, None)
+            .map_err(|error| ApiError::invalid(format!("lines[{number}]: {}", error.detail)))?;
         Ok(Order {
-            sku: line.sku,
-            warehouse: line.warehouse.unwrap_or_default(),
-            quantity: line.quantity.unwrap_or(Quantity::ONE),
+            lines,
+            by_line,
             reference: remark(&format!("lines[{number}].reference"), line.reference)?,
             key: key.map_err(|error| invalid_key(format!("lines[{number}].key: {error}")))?,
         })
@@ -200,28 +236,17 @@ fn invalid_key(detail: impl Into<String>) -> ApiError {
     ApiError::unprocessable("invalid-idempotency-key", detail)
 }
 
-async fn deduct_line(
-    api: Arc<Api>,
-    strategy: Strategy,
-    order: Order,
-    deadline: Instant,
-) -> Result<Deducted, ApiError> {
+async fn deduct_line(api: Arc<Api>, order: Order, how: How) -> Result<Taken, ApiError> {
     // Most deductions that start later could not end before the deadline, if the others took that long.
-    if deadline - Instant::now() < api.config.limits.request_deadline_ms / 2 {
+    if how.deadline - Instant::now() < api.config.limits.request_deadline_ms / 2 {
         let what = "the lines before this one took too long, and it was not started";
         return Err(StockError::Overloaded { what }.into());
     }
-    let deduction = order.deduction(strategy, deadline);
-    let operation = deduction.operation;
-    let deducting = api
-        .deductor
-        .deduct(strategy, deduction, Safeguards::default());
-    let deducted = deducting.await;
-    deducted.map_err(|error| ApiError::of_operation(operation, error))
+    order.take(&api, how).await
 }
 
 /// The answer, with the first error of each code for the log.
-fn answer(results: &[Result<Deducted, ApiError>]) -> Response {
+fn answer(results: &[Result<Taken, ApiError>]) -> Response {
     let mut codes = HashSet::new();
     let errors = results.iter().filter_map(|result| result.as_ref().err());
     let errors = errors.filter(|error| error.status.is_server_error() && codes.insert(error.code));

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use stocklock_core::ports::StoreError;
-use stocklock_core::stock::{OperationId, StockError};
+use stocklock_core::stock::{OperationId, RefusedLine, StockError};
 
 /// An error response. `respond.rs` writes its body, because it knows the id of the request.
 #[derive(Debug, Clone)]
@@ -37,6 +37,7 @@ pub(super) type Fields<'a> = BTreeMap<&'static str, Field<'a>>;
 pub(super) enum Field<'a> {
     Text(Cow<'a, str>),
     Number(i64),
+    Lines(Vec<BTreeMap<&'static str, Field<'static>>>),
 }
 
 impl<'a, T: Into<Cow<'a, str>>> From<T> for Field<'a> {
@@ -127,7 +128,14 @@ impl From<StockError> for ApiError {
 impl From<&StockError> for ApiError {
     fn from(error: &StockError) -> Self {
         let status = match error {
-            StockError::UnknownSku | StockError::UnknownOperation => StatusCode::NOT_FOUND,
+            StockError::UnknownSku
+            | StockError::UnknownOperation
+            | StockError::UnknownLine { .. } => StatusCode::NOT_FOUND,
+            StockError::KeyRequired => StatusCode::BAD_REQUEST,
+            StockError::Lines(lines) => match lines.first() {
+                Some(first) => Self::from(&first.error).status,
+                None => return Self::internal(with_sources(error)),
+            },
             StockError::Insufficient { .. }
             | StockError::NotASale
             | StockError::ExceedsSale { .. }
@@ -136,7 +144,9 @@ impl From<&StockError> for ApiError {
             | StockError::TooLarge => StatusCode::CONFLICT,
             StockError::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             StockError::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
-            StockError::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            StockError::IdempotencyKeyReused | StockError::LinesRequired => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             StockError::Contended { .. }
             | StockError::Overloaded { .. }
             | StockError::StrategyUnavailable { .. }
@@ -158,6 +168,12 @@ impl From<&StockError> for ApiError {
                 ("requested", Field::Number(*requested)),
                 ("left", Field::Number(*left)),
             ],
+            StockError::Lines(lines) => {
+                vec![(
+                    "lines",
+                    Field::Lines(lines.iter().map(line_fields).collect()),
+                )]
+            }
             StockError::Contended { attempts } => {
                 vec![("attempts", Field::Number((*attempts).into()))]
             }
@@ -184,6 +200,15 @@ impl From<&StockError> for ApiError {
         }
         answer
     }
+}
+
+/// A line that refuses its operation, as a problem shows it.
+fn line_fields(refused: &RefusedLine) -> Fields<'static> {
+    let mut fields: Fields<'static> = ApiError::from(&refused.error).fields.into_iter().collect();
+    fields.insert("line", Field::Number(refused.line));
+    fields.insert("sku", refused.sku.as_str().to_owned().into());
+    fields.insert("warehouse", refused.warehouse.as_str().to_owned().into());
+    fields
 }
 
 /// The messages of `error` and of all its sources.

@@ -220,6 +220,15 @@ where
     Ok(list.into_iter().map(|Object(fields)| fields).collect())
 }
 
+/// The same for an optional field.
+pub(super) fn present_objects<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    objects(deserializer).map(Some)
+}
+
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

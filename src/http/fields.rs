@@ -6,20 +6,31 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-use super::deduct_batch::MAX_LINES;
+use super::deduct_batch;
 use super::paging::PageSize;
 use stocklock_core::stock::{
-    IdempotencyKey, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark, is_name_char,
+    IdempotencyKey, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark, is_name_char,
 };
 
 /// The bodies of requests.
-const BODIES: [&str; 6] = [
+const BODIES: [&str; 10] = [
     "DeductBody",
+    "OrderLine",
     "BatchBody",
     "BatchLine",
     "LevelOrder",
     "AdjustBody",
+    "AdjustmentsBody",
+    "AdjustmentLine",
     "ReverseBody",
+    "ReturnLine",
+];
+
+/// Those that have either `lines` or these fields. An order in a batch names a SKU.
+const BY_LINE: [(&str, &[&str], &[&str]); 3] = [
+    ("DeductBody", &["sku", "warehouse", "quantity"], &[]),
+    ("BatchLine", &["sku", "warehouse", "quantity"], &["sku"]),
+    ("ReverseBody", &["quantity"], &["reason", "restock"]),
 ];
 
 /// One character of a name, as a regular expression that lists what it is not. Python has no names of
@@ -92,6 +103,33 @@ pub(super) fn complete(document: &mut Value, strategies: &[&str]) {
             }
         }
     }
+    for (body, fields, required) in BY_LINE {
+        by_line(&mut schemas[body], fields, required);
+    }
+}
+
+/// Makes two schemas of one: with these fields, of which some are required; and with `lines` instead of them.
+fn by_line(body: &mut Value, fields: &[&str], required: &[&str]) {
+    let (mut flat, mut lines) = (body.clone(), body.clone());
+    let properties = |schema: &mut Value, kept: &dyn Fn(&str) -> bool| {
+        let properties = schema["properties"].as_object_mut().expect("fields");
+        properties.retain(|name, _| kept(name));
+    };
+    properties(&mut flat, &|name| name != "lines");
+    properties(&mut lines, &|name| !fields.contains(&name));
+    let others = required.iter().filter(|name| !fields.contains(name));
+    lines["required"] = others.chain(&["lines"]).copied().collect();
+    flat["required"] = required.iter().copied().collect();
+    let mut both = json!({"oneOf": [flat, lines]});
+    for half in both["oneOf"].as_array_mut().expect("a list") {
+        let half = half.as_object_mut().expect("a schema");
+        half.remove("description");
+        if half["required"].as_array().is_some_and(Vec::is_empty) {
+            half.remove("required");
+        }
+    }
+    both["description"] = body["description"].take();
+    *body = both;
 }
 
 /// A list of parameters cannot say that one of two is needed. An object can; its fields stand in the query
@@ -165,9 +203,16 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "since" | "Last-Event-ID" => whole(0, i64::MAX),
         "restock" | "cached" => json!({"type": "boolean"}),
         "lines" => {
-            let line = json!({"$ref": "#/components/schemas/BatchLine"});
-            json!({"type": "array", "items": line, "minItems": 1, "maxItems": MAX_LINES})
+            let (line, most) = match place {
+                "BatchBody" => ("BatchLine", deduct_batch::MAX_LINES),
+                "AdjustmentsBody" => ("AdjustmentLine", MAX_LINES),
+                "ReverseBody" => ("ReturnLine", MAX_LINES),
+                _ => ("OrderLine", MAX_LINES),
+            };
+            let line = json!({"$ref": format!("#/components/schemas/{line}")});
+            json!({"type": "array", "items": line, "minItems": 1, "maxItems": most})
         }
+        "line" => whole(0, MAX_LINES as i64 - 1),
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }
 }

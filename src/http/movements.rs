@@ -19,6 +19,8 @@ use stocklock_core::stock::{
 pub(super) struct MovementBody {
     /// The id of the operation.
     id: String,
+    /// Its line in the operation, from 0. A return has the line of its sale.
+    line: i64,
     /// The SKU.
     sku: String,
     /// The warehouse.
@@ -39,7 +41,7 @@ pub(super) struct MovementBody {
     strategy: Option<String>,
     /// Who sent the request.
     caller: String,
-    /// The Idempotency-Key of the request.
+    /// The Idempotency-Key of the request. Only the first line of an operation has it.
     idempotency_key: Option<String>,
     /// The reason of a change that is not a deduction.
     reason: Option<String>,
@@ -57,6 +59,7 @@ impl From<Movement> for MovementBody {
     fn from(movement: Movement) -> Self {
         Self {
             id: movement.operation.to_string(),
+            line: movement.line,
             sku: movement.sku.into(),
             warehouse: movement.warehouse.into(),
             kind: movement.kind.as_str().to_owned(),

@@ -73,7 +73,7 @@ pub(super) fn finished(
             let parameters = parameters.as_array_mut().expect("parameters");
             parameters.retain(|parameter| !lab_only.contains(&parameter["name"]));
         }
-        document["components"]["schemas"]["DeductBody"]["required"] = json!(["sku"]);
+        document["components"]["schemas"]["DeductBody"]["oneOf"][0]["required"] = json!(["sku"]);
     }
     document
 }
@@ -117,6 +117,26 @@ pub(super) struct Problem {
     left: Option<i64>,
     /// The id of the operation (`outcome-unknown`), for `GET /operations/{id}`.
     id: Option<String>,
+    /// The lines that refuse an operation of several lines.
+    lines: Option<Vec<ProblemLine>>,
+}
+
+/// A line that refuses its operation.
+#[derive(Debug, ToSchema)]
+#[expect(dead_code, reason = "only describes")]
+struct ProblemLine {
+    /// Its number, from 0.
+    line: i64,
+    /// The SKU.
+    sku: String,
+    /// The warehouse.
+    warehouse: String,
+    /// Units requested (`insufficient-stock`, `exceeds-sale`).
+    requested: Option<i64>,
+    /// Units available for the line (`insufficient-stock`).
+    available: Option<i64>,
+    /// Units of the line that have not come back (`exceeds-sale`).
+    left: Option<i64>,
 }
 
 macro_rules! problem_response {
@@ -128,7 +148,10 @@ macro_rules! problem_response {
         pub(super) struct $name(Problem);
     };
 }
-problem_response!(NotFound, "`unknown-sku`, `unknown-operation`");
+problem_response!(
+    NotFound,
+    "`unknown-sku`, `unknown-operation`, `unknown-line` (the sale has no such line)"
+);
 problem_response!(
     Conflict,
     "`insufficient-stock`, `request-in-flight` (Retry-After), `below-limit`, `level-too-large`, \
@@ -163,7 +186,8 @@ problem_response!(
 #[expect(dead_code, reason = "only describes")]
 pub(super) enum ReadErrors {
     /// `invalid-request`: a field is invalid. On some routes also `invalid-idempotency-key`,
-    /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`
+    /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`, `lines-required`
+    /// (the sale has several lines)
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
     /// Nothing was changed. With Retry-After: `unavailable`, `overloaded`, `contended` (writes), `too-slow`
@@ -177,7 +201,7 @@ pub(super) enum ReadErrors {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only describes")]
 pub(super) enum WriteErrors {
-    /// `not-json`, `body-incomplete`, `bad-request`
+    /// `not-json`, `body-incomplete`, `bad-request`, `idempotency-key-required` (several lines)
     #[response(status = 400, content_type = "application/problem+json")]
     NotParseable(Problem),
     /// `request-timeout`: the body did not arrive in time

@@ -1,5 +1,6 @@
 //! `GET /operations`: what an operation did, found by its id, its key or its reference.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::Json;
@@ -22,7 +23,7 @@ pub(super) struct OperationBody {
     /// `committed`: the ledger has the operation. `pending`: not yet; it may still be made.
     /// `not-recorded`: it was not made, and never will be.
     status: &'static str,
-    /// What was committed, newest operation first.
+    /// What was committed, newest operation first, with all lines of each.
     movements: Vec<MovementBody>,
     /// The `cursor` parameter for the next page; `null` on the last page.
     next_cursor: Option<String>,
@@ -47,7 +48,16 @@ impl OperationBody {
             // The key belongs to this operation, so none with the reference is ever made.
             (status, movements) = (OperationStatus::NotRecorded, Vec::new());
         }
+        let extra = movements.get(size.rows() as usize).map(|one| one.operation);
         let next_cursor = size.cut(&mut movements, |last| last.operation.to_string());
+        if let Some(last) = extra
+            && movements.last().is_some_and(|one| one.operation == last)
+        {
+            // No page ends between the lines of an operation.
+            movements.retain(|one| one.operation != last);
+            movements.extend(api.store.operation(last).await?);
+        }
+        movements.sort_by_key(|one| (Reverse(one.operation), one.line));
         Ok(Json(Self {
             status: status.as_str(),
             movements: movements.into_iter().map(MovementBody::from).collect(),
@@ -90,7 +100,8 @@ pub(super) struct OperationQuery {
     /// Without it, nothing is ever `not-recorded`, because a request may still be made.
     #[param(value_type = Option<i64>)]
     since: Option<u64>,
-    /// Maximum number of movements on the page, 1 to 1000; default 100.
+    /// Maximum number of movements on the page, 1 to 1000; default 100. The last operation has all of its
+    /// lines nevertheless.
     #[param(value_type = Option<u32>)]
     limit: Option<PageSize>,
     /// The `next_cursor` of the previous page.

@@ -9,11 +9,15 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::deduct::has_lines;
 use super::headers::{idempotency, idempotent_replayed};
 use super::operations::operation_id;
-use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present_whole};
+use super::{
+    Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present_objects, present_whole,
+    whole,
+};
 use stocklock_core::level_service::Reversed;
-use stocklock_core::stock::{OperationId, Quantity, Remark, RequestHash, Reversal};
+use stocklock_core::stock::{MAX_LINES, OperationId, Quantity, Remark, RequestHash, Reversal};
 
 /// Units of a sale that come back.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -23,6 +27,10 @@ pub(super) struct ReverseBody {
     #[serde(default, deserialize_with = "present_whole")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     quantity: Option<Quantity>,
+    /// The lines of the sale of which units come back, 1 to 100, instead of `quantity`. Without both, all
+    /// lines of the sale come back.
+    #[serde(default, deserialize_with = "present_objects")]
+    lines: Option<Vec<ReturnLine>>,
     /// The reason, for the ledger.
     #[schema(example = "wrong size")]
     reason: String,
@@ -30,10 +38,24 @@ pub(super) struct ReverseBody {
     restock: bool,
 }
 
+/// Units of a line that come back.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReturnLine {
+    /// The number of the line in the sale. Each is named once.
+    #[serde(deserialize_with = "whole")]
+    #[schema(value_type = u32)]
+    line: i64,
+    /// Number of units; default: all that have not come back.
+    #[serde(default, deserialize_with = "present_whole")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
+    quantity: Option<Quantity>,
+}
+
 /// Reverse a sale: take units back
 ///
-/// Never more units come back than were sold. A retry with the same Idempotency-Key gets the answer
-/// to the first request.
+/// Never more units of a line come back than it has sold. Several lines need an Idempotency-Key. A retry with
+/// the same key gets the answer to the first request.
 #[utoipa::path(
     post, path = "/operations/{id}/reverse", tag = "operations",
     params(openapi::OperationPath, openapi::IdempotencyKeyHeader),
@@ -57,7 +79,7 @@ pub(super) async fn reverse(
     let operation = reversal.operation;
     let reversed = api.levels.reverse(reversal).await;
     let reversed = reversed.map_err(|error| ApiError::of_operation(operation, error))?;
-    Ok((idempotent_replayed(reversed.replayed), Json(reversed)))
+    Ok((idempotent_replayed(reversed.replayed()), Json(reversed)))
 }
 
 fn reversal(
@@ -70,14 +92,45 @@ fn reversal(
         quantity, restock, ..
     } = body;
     let reason = Remark::parse("reason", body.reason).map_err(ApiError::invalid)?;
-    let hash = RequestHash::of_reversal(sale, quantity, restock, reason.as_str());
+    let lines = body
+        .lines
+        .map(|lines| return_lines(&lines, quantity))
+        .transpose()?;
+    let hash = match &lines {
+        None => RequestHash::of_reversal(sale, quantity, restock, reason.as_str()),
+        Some(lines) => RequestHash::of_returns(sale, lines, restock, reason.as_str()),
+    };
     Ok(Reversal {
         operation: OperationId::mint(),
         idempotency: idempotency(headers, hash)?,
         sale,
         quantity,
+        lines: lines.unwrap_or_default(),
         restock,
         reason,
         deadline: api.deadline(),
     })
+}
+
+/// The lines, each named once. `quantity`: what was sent beside them.
+fn return_lines(
+    lines: &[ReturnLine],
+    quantity: Option<Quantity>,
+) -> Result<Vec<(i64, Option<Quantity>)>, ApiError> {
+    if quantity.is_some() {
+        return Err(ApiError::invalid("send either lines or quantity, not both"));
+    }
+    has_lines(lines.len())?;
+    for (number, ReturnLine { line, .. }) in lines.iter().enumerate() {
+        if !(0..MAX_LINES).contains(&usize::try_from(*line).unwrap_or(MAX_LINES)) {
+            let most = MAX_LINES - 1;
+            let detail = format!("lines[{number}].line: must be from 0 to {most}");
+            return Err(ApiError::invalid(detail));
+        }
+        if lines[..number].iter().any(|other| other.line == *line) {
+            let detail = format!("lines[{number}].line: is named twice");
+            return Err(ApiError::invalid(detail));
+        }
+    }
+    Ok(lines.iter().map(|one| (one.line, one.quantity)).collect())
 }

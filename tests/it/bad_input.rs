@@ -91,7 +91,7 @@ fn others() -> Vec<Bad> {
     vec![
         parse(not_json).body("\u{feff}{}"),
         parse(not_json).body("[".repeat(9_000)),
-        parse("POST /stock/deduct 413 body-too-large").body(" ".repeat(17 * 1024)),
+        parse("POST /stock/deduct 413 body-too-large").body(" ".repeat(65 * 1024)),
         parse(wrong_type).body(real).content_type("text/plain"),
         parse(wrong_type)
             .body("sku=real")

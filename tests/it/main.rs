@@ -53,6 +53,7 @@ mod logging;
 mod old_release;
 mod openapi;
 mod operations;
+mod orders;
 mod oversell;
 mod page;
 mod pages;

@@ -9,17 +9,31 @@ IN_QUERY_OR_BODY = {"sku", "warehouse", "quantity", "reference"}
 numbers = itertools.count()
 
 
+def lines_of(body):
+    """The lines of an operation, if the body has some."""
+    lines = body.get("lines") if isinstance(body, dict) else None
+    return lines if isinstance(lines, list) else []
+
+
 @schemathesis.hook
 def filter_case(ctx, case):
-    """A deduction takes its fields from the body or from the query."""
+    """A deduction takes its fields from the body or from the query. A reversal names each line once."""
     query = set(case.query or {})
     has_body = not isinstance(case.body, schemathesis.core.NotSet)
-    return not (has_body and IN_QUERY_OR_BODY & query)
+    if not has_body:
+        return True
+    lines = [line.get("line") for line in lines_of(case.body) if isinstance(line, dict)]
+    is_twice = any(line is not None and lines.count(line) > 1 for line in lines)
+    return not (IN_QUERY_OR_BODY & query or is_twice)
 
 
 @schemathesis.hook
 def before_call(ctx, case, kwargs):
-    """A key belongs to one request; schemathesis sends the same one with others."""
+    """A key belongs to one request; schemathesis sends the same one with others. Several lines need one."""
+    if not (case.meta and case.meta.generation.mode.is_positive):
+        return
     key = (case.headers or {}).get("Idempotency-Key")
-    if key is not None and case.meta and case.meta.generation.mode.is_positive:
+    if key is None and len(lines_of(case.body)) > 1 and not case.path.endswith("/batch"):
+        key = "lines"
+    if key is not None:
         case.headers["Idempotency-Key"] = f"{key[:240]}{next(numbers):015}"

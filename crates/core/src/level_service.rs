@@ -1,100 +1,41 @@
-//! Changes of a level that are not sales, from the first attempt to the answer.
+//! Orders of several lines, and changes that are not sales, from the first attempt to the answer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::deduct::{Counters, Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
-use crate::ports::{AttemptOutcome, CachedLevels, ChangedLevel, OperationStore, StoreError};
+use crate::ports::{
+    AttemptOutcome, CachedLevels, ChangedLevel, DeductionMetrics, OperationStore, StoreError,
+};
 use crate::stock::{
-    Adjustment, Change, LevelChange, Movement, MovementKind, Operation, OperationId, Quantity,
-    Reversal, Sku, StockError, StockLevel, Warehouse,
+    Adjustment, Change, LevelChange, Line, MadeLine, Movement, Operation, OperationId, Quantity,
+    RefusedLine, Reversal, StockError, StockLevel,
+};
+
+mod answers;
+
+pub use answers::{
+    Adjusted, AdjustedLine, AdjustedLines, LevelSet, Ordered, OrderedLine, Reversed, ReversedLine,
+    ReversedLines,
 };
 
 /// How long the answer may wait until the counter in Redis is deleted.
 const DELETE_WAIT: Duration = Duration::from_millis(50);
 
-/// A level that was set.
-#[derive(Debug)]
-pub struct LevelSet {
-    /// The level after the change.
-    pub level: StockLevel,
-    /// Whether the change created the level.
-    pub created: bool,
-}
-
-/// An adjustment that was made.
-// A retry gets the first answer. The comments are in the API's document.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = AdjustAnswer))]
-pub struct Adjusted {
-    /// The id of the operation in the ledger.
-    #[serde(rename = "id")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub operation: OperationId,
-    /// The SKU.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub sku: Sku,
-    /// The warehouse.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub warehouse: Warehouse,
-    /// Units added.
-    pub delta: i64,
-    /// Units available after the adjustment.
-    pub remaining: i64,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
-}
-
-/// Units of a sale that came back.
-// A retry gets the first answer. The comments are in the API's document.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ReverseAnswer))]
-pub struct Reversed {
-    /// The id of the return in the ledger.
-    #[serde(rename = "id")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub operation: OperationId,
-    /// The id of the sale.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub reverses: OperationId,
-    /// The SKU.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub sku: Sku,
-    /// The warehouse.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub warehouse: Warehouse,
-    /// Units that came back.
-    pub quantity: i64,
-    /// Whether they are on hand again.
-    pub restock: bool,
-    /// Units available after the return.
-    pub remaining: i64,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
-}
-
-/// A change of one level that was made.
+/// A change that was made.
 #[derive(Debug)]
 pub struct Changed {
     /// The id of the operation in the ledger.
     pub operation: OperationId,
-    /// The SKU.
-    pub sku: Sku,
-    /// The warehouse.
-    pub warehouse: Warehouse,
-    /// Units added to `on_hand`.
-    pub delta: i64,
-    /// How many units of a sale came back, if it is a return.
-    pub returned: Option<i64>,
-    /// Units available after it.
-    pub remaining: i64,
+    /// Its lines, at least one.
+    pub lines: Vec<MadeLine>,
     /// Whether it created the level.
     pub created: bool,
-    /// The level after it. `None` if this was rebuilt from the ledger, and the level was not set.
+    /// The level after it, if it was one. `None` if this was rebuilt from the ledger, and the level was not
+    /// set.
     pub level: Option<StockLevel>,
     /// Whether this answers a retry of an earlier request.
     pub replayed: bool,
@@ -109,11 +50,13 @@ pub struct LevelService {
     sold_out: Arc<SoldOut>,
     cached: Arc<dyn CachedLevels>,
     counters: Option<Arc<Counters>>,
+    metrics: Arc<dyn DeductionMetrics>,
 }
 
 impl LevelService {
     /// A service whose changes count as writes of `writes`. No refusal of `sold_out` is older than a
-    /// change that was answered. Each change ends the `cached` levels of its SKU, and its counter in Redis.
+    /// change that was answered. Each change ends the `cached` levels of its SKUs, and their counters in Redis.
+    /// `metrics` counts orders.
     #[must_use]
     pub fn new(
         store: Arc<dyn OperationStore>,
@@ -122,6 +65,7 @@ impl LevelService {
         sold_out: Arc<SoldOut>,
         cached: Arc<dyn CachedLevels>,
         counters: Option<Arc<Counters>>,
+        metrics: Arc<dyn DeductionMetrics>,
     ) -> Self {
         Self {
             store,
@@ -130,6 +74,7 @@ impl LevelService {
             sold_out,
             cached,
             counters,
+            metrics,
         }
     }
 
@@ -156,15 +101,42 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the adjustment.
     pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
-        let changed = self.change(adjustment.into()).await?;
-        Ok(Adjusted {
-            operation: changed.operation,
-            sku: changed.sku,
-            warehouse: changed.warehouse,
-            delta: changed.delta,
-            remaining: changed.remaining,
-            replayed: changed.replayed,
-        })
+        self.change(adjustment.into()).await?.try_into()
+    }
+
+    /// Adds units to levels or takes them from them, all or nothing. A transfer takes them from one, and adds
+    /// them to another.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the adjustment.
+    pub async fn adjust_lines(&self, adjustments: Operation) -> Result<AdjustedLines, StockError> {
+        Ok(self.change(adjustments).await?.into())
+    }
+
+    /// Takes the units of every line, or nothing.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the order.
+    pub async fn order(&self, order: Operation) -> Result<Ordered, StockError> {
+        let started = Instant::now();
+        let strategy = order.strategy.unwrap_or_default();
+        let answer = self
+            .change(order)
+            .await
+            .map(|made| Ordered::new(made, strategy));
+        let outcome = match &answer {
+            Ok(ordered) if ordered.replayed => "replayed",
+            Ok(_) => "deducted",
+            Err(error) => error.code(),
+        };
+        self.metrics.deduction(strategy, outcome, started.elapsed());
+        answer
     }
 
     /// Takes units of a sale back.
@@ -175,34 +147,26 @@ impl LevelService {
     /// # Cancel safety
     /// Dropping the future does not stop the reversal.
     pub async fn reverse(&self, reversal: Reversal) -> Result<Reversed, StockError> {
-        let sale = self.store.operation(reversal.sale).await?;
-        let sale = sale.ok_or(StockError::UnknownOperation)?;
-        if sale.kind != MovementKind::Deducted {
-            return Err(StockError::NotASale);
+        let sold = self.store.operation(reversal.sale).await?;
+        if sold.is_empty() {
+            return Err(StockError::UnknownOperation);
         }
-        let (reverses, restock) = (reversal.sale, reversal.restock);
-        let operation = reversal.of_sale((sale.sku, sale.warehouse), -sale.delta);
-        let changed = self.change(operation).await?;
-        Ok(Reversed {
-            operation: changed.operation,
-            reverses,
-            sku: changed.sku,
-            warehouse: changed.warehouse,
-            quantity: changed.returned.unwrap_or_default(),
-            restock,
-            remaining: changed.remaining,
-            replayed: changed.replayed,
-        })
+        let by_line = sold.len() > 1 || !reversal.lines.is_empty();
+        let (sale, restock) = (reversal.sale, reversal.restock);
+        let changed = self.change(reversal.of_sale(sold)?).await?;
+        Reversed::new(changed, sale, restock, by_line)
     }
 
-    /// Runs a change of a level in its own task. Before its caller is answered, the deductions forget
-    /// that the level was sold out, and its cached value and its counter end. That happens also if the
+    /// Makes an operation in its own task. Before its caller is answered, the deductions forget that its
+    /// levels were sold out, and their cached values and their counters end. That happens also if the
     /// caller leaves or its deadline passes.
     async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
-        let line = operation.first();
-        let level = (line.sku.clone(), line.warehouse.clone());
+        let lines = operation.lines.iter();
+        let places: BTreeSet<_> = lines
+            .map(|line| (line.sku.clone(), line.warehouse.clone()))
+            .collect();
         let deadline = operation.deadline;
-        let slot = self.writes.admit(&level.0)?;
+        let slot = self.writes.admit(&operation.first().sku)?;
         let (sold_out, cached) = (Arc::clone(&self.sold_out), Arc::clone(&self.cached));
         let Self {
             store,
@@ -212,11 +176,17 @@ impl LevelService {
         } = self.clone();
         let write = async move {
             let changed = change(&*store, &policy, &operation).await;
-            sold_out.forget(&level);
-            cached.forget(&level.0);
+            for level in &places {
+                sold_out.forget(level);
+                cached.forget(&level.0);
+            }
             let may_be_changed = matches!(changed, Ok(_) | Err(StockError::OutcomeUnknown { .. }));
             if let Some(counters) = counters.filter(|_| may_be_changed) {
-                let deleting = tokio::spawn(async move { counters.forget(&level).await });
+                let deleting = tokio::spawn(async move {
+                    for level in &places {
+                        counters.forget(level).await;
+                    }
+                });
                 // Best effort. It goes on if Redis takes longer.
                 let _ = tokio::time::timeout(DELETE_WAIT, deleting).await;
             }
@@ -226,8 +196,8 @@ impl LevelService {
     }
 }
 
-/// Makes an operation in this task that is not a sale, for [`LevelService`] and for tests that explore every
-/// interleaving.
+/// Makes an operation in this task that is not a sale of one line, for [`LevelService`] and for tests that
+/// explore every interleaving.
 ///
 /// # Errors
 /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
@@ -248,7 +218,10 @@ async fn change_once(
 ) -> Result<Outcome<Changed>, StoreError> {
     let outcome = store.write(operation).await?;
     let key = operation.idempotency.as_ref();
-    let was_made = matches!(outcome, AttemptOutcome::Changed(_));
+    let was_made = matches!(
+        outcome,
+        AttemptOutcome::Changed(_) | AttemptOutcome::Lines(_)
+    );
     // If an earlier attempt happened, this one finds the last units taken, has nothing left to write, or
     // fails its precondition.
     let may_be_recorded = outcome == AttemptOutcome::Duplicate || (key.is_some() && !was_made);
@@ -263,80 +236,120 @@ async fn change_once(
         _ => None,
     };
     if let Some(movement) = recorded {
-        // Here, because a read that fails must not turn a change that was made into a refusal.
-        let level = match line.change {
-            Change::Set(_) => store.level(&line.sku, &line.warehouse).await?,
-            _ => None,
-        };
-        return Ok(Outcome::Done(replay(operation, movement, level)));
+        return Ok(Outcome::Done(replay(store, operation, movement).await?));
     }
     Ok(Outcome::Done(match outcome {
-        AttemptOutcome::Changed(changed) => Ok(Changed::new(operation.id, *changed)),
-        AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available } => {
-            Err(StockError::Insufficient {
-                requested: requested(operation),
-                available,
-            })
-        }
-        AttemptOutcome::UnknownSku => Err(StockError::UnknownSku),
-        AttemptOutcome::Refused(refusal) => Err(refusal.error(requested(operation))),
-        AttemptOutcome::Deducted { .. } => Err(StockError::Internal {
-            what: "a sale is no change of a level".to_owned(),
+        AttemptOutcome::Changed(changed) => Ok(Changed::of_line(operation, *changed)),
+        AttemptOutcome::Lines(lines) => Ok(Changed {
+            operation: operation.id,
+            lines,
+            created: false,
+            level: None,
+            replayed: false,
         }),
+        AttemptOutcome::RefusedLines(lines) => Err(refused_lines(operation, lines)),
         AttemptOutcome::Conflict
         | AttemptOutcome::LockLost
         | AttemptOutcome::Duplicate
         | AttemptOutcome::Recorded(_) => return Ok(Outcome::Retry),
+        refused => Err(refusal(line, refused)),
     }))
 }
 
-/// The units that an operation asks for.
-fn requested(operation: &Operation) -> i64 {
-    match &operation.first().change {
+/// Why a line refuses.
+fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
+    let requested = match &line.change {
         Change::Deduct(quantity) => quantity.units(),
         Change::Adjust(delta) => -delta,
         Change::Return(one) => one.quantity.map_or(1, Quantity::units),
         Change::Set(_) => 0,
+    };
+    match outcome {
+        AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available } => {
+            StockError::Insufficient {
+                requested,
+                available,
+            }
+        }
+        AttemptOutcome::UnknownSku => StockError::UnknownSku,
+        AttemptOutcome::Refused(refusal) => refusal.error(requested),
+        other => StockError::Internal {
+            what: format!("no rule refuses a line with {other:?}"),
+        },
     }
 }
 
-/// The first answer again, rebuilt from the ledger; or the refusal of a key that was used for another
-/// request.
-fn replay(
+/// Why lines refuse: all whose SKU is unknown; or else all that have the reason of the first one.
+fn refused_lines(operation: &Operation, refused: Vec<(usize, AttemptOutcome)>) -> StockError {
+    let error = |(place, outcome): (usize, AttemptOutcome)| {
+        let line = &operation.lines[place];
+        RefusedLine {
+            line: line.number(place),
+            sku: line.sku.clone(),
+            warehouse: line.warehouse.clone(),
+            error: refusal(line, outcome),
+        }
+    };
+    let mut lines: Vec<_> = refused.into_iter().map(error).collect();
+    let unknown = lines
+        .iter()
+        .find(|one| matches!(one.error, StockError::UnknownSku));
+    let code = unknown.or(lines.first()).map(|one| one.error.code());
+    lines.retain(|one| Some(one.error.code()) == code);
+    StockError::Lines(lines)
+}
+
+/// The first answer again, rebuilt from the ledger, which has `movement` of it; or the refusal of a key that
+/// was used for another request.
+async fn replay(
+    store: &dyn OperationStore,
     operation: &Operation,
     movement: Movement,
-    level: Option<StockLevel>,
-) -> Result<Changed, StockError> {
+) -> Result<Result<Changed, StockError>, StoreError> {
     let key = operation.idempotency.as_ref();
-    let is_set = matches!(operation.first().change, Change::Set(_));
     if movement.request_hash != key.map(|key| key.hash) {
-        return Err(StockError::IdempotencyKeyReused);
+        return Ok(Err(StockError::IdempotencyKeyReused));
     }
-    Ok(Changed {
-        operation: movement.operation,
-        sku: movement.sku,
-        warehouse: movement.warehouse,
-        delta: movement.delta,
-        returned: movement.returned,
-        remaining: movement.available_after,
-        // An operation that set an existing level has read it.
-        created: is_set && movement.read_version.is_none(),
+    let line = operation.first();
+    let is_set = matches!(line.change, Change::Set(_));
+    // Here, because a read that fails must not turn a change that was made into a refusal.
+    let level = if is_set {
+        store.level(&line.sku, &line.warehouse).await?
+    } else {
+        None
+    };
+    let recorded = movement.operation;
+    // An operation that set an existing level has read it.
+    let created = is_set && movement.read_version.is_none();
+    let movements = if operation.lines.len() > 1 {
+        store.operation(recorded).await?
+    } else {
+        vec![movement]
+    };
+    Ok(Ok(Changed {
+        operation: recorded,
+        lines: movements.into_iter().map(MadeLine::from).collect(),
+        created,
         level,
         // If it is this very operation, this request is answered for the first time.
-        replayed: movement.operation != operation.id,
-    })
+        replayed: recorded != operation.id,
+    }))
 }
 
 impl Changed {
-    fn new(operation: OperationId, changed: ChangedLevel) -> Self {
+    fn of_line(operation: &Operation, changed: ChangedLevel) -> Self {
         let level = changed.level;
-        Self {
-            operation,
+        let line = MadeLine {
+            line: operation.first().number(0),
             sku: level.sku.clone(),
             warehouse: level.warehouse.clone(),
             delta: changed.delta,
             returned: changed.returned,
             remaining: level.available(),
+        };
+        Self {
+            operation: operation.id,
+            lines: vec![line],
             created: changed.created,
             level: Some(level),
             replayed: false,

@@ -3,35 +3,37 @@
 //! Operations are decided one after the other, on a [`Snapshot`] of what they concern. Each sees what those
 //! before it have changed. A plan does no I/O, and reads no clock.
 //!
+//! An operation is made with all of its lines, or not at all. Each line sees what those before it have
+//! changed, and a refusal names every line that cannot be made ([`AttemptOutcome::RefusedLines`]).
+//!
 //! | rule | answer | code |
 //! |---|---|---|
 //! | an operation, or a key of its caller, is recorded once | the recorded movement, or the refusal of the key | `idempotency-key-reused` |
 //! | a deduction, or an adjustment that takes units, leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
 //! | only a setting creates a level, and needs a number of units for that | [`AttemptOutcome::UnknownSku`] | `unknown-sku` |
-//! | a return gives no more units back than are left of its sale | [`Refusal::ExceedsSale`] | `exceeds-sale` |
+//! | a return gives no more units back than are left of its line of the sale | [`Refusal::ExceedsSale`] | `exceeds-sale` |
 //! | the caller's precondition holds | [`Refusal::PreconditionFailed`] | `precondition-failed` |
 //! | units are set without a precondition only as long as nothing else has changed the level | [`Refusal::PreconditionRequired`] | `precondition-required` |
 //! | a setting keeps `on_hand - held >= -backorder_limit`; so does an adjustment that adds units | [`Refusal::BelowLimit`] | `below-limit` |
 //! | a number of units has an absolute value of at most [`MAX_UNITS`] | [`Refusal::TooLarge`] | `level-too-large` |
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::ports::{AttemptOutcome, BatchAnswer, ChangedLevel, StoreError};
-use crate::stock::{
-    Change, Line, Movement, MovementKind, Operation, OperationId, Sku, StockLevel, Warehouse,
-};
+use crate::stock::{Line, MadeLine, Movement, MovementKind, Operation, OperationId, StockLevel};
 #[cfg(doc)]
 use crate::{ports::Refusal, stock::MAX_UNITS};
 
+mod planning;
 mod recorded;
 mod rules;
 
-use recorded::Identities;
+use planning::Planning;
 pub use recorded::Recorded;
-use rules::Step;
 
 /// An operation whose caller is answered sooner is not attempted together with others: they would expire
 /// with it.
@@ -45,9 +47,12 @@ pub struct Snapshot {
     pub levels: Vec<StockLevel>,
     /// The movements that the ledger has of the operations and of their keys. `None` if it was not asked.
     pub recorded: Option<Vec<Movement>>,
-    /// How many units of each sale have come back.
-    pub returned: HashMap<OperationId, i64>,
+    /// How many units of each line of a sale have come back.
+    pub returned: Returned,
 }
+
+/// Units that have come back, by the operation and the line of the sale.
+pub type Returned = HashMap<(OperationId, i64), i64>;
 
 /// What becomes of stock and of each operation, if the movements are committed.
 #[derive(Debug)]
@@ -86,6 +91,8 @@ pub struct PlannedMovement<'a> {
     pub operation: &'a Operation,
     /// The place of its line in the operation.
     pub line: usize,
+    /// Whether it is the first of its operation, which has the key.
+    pub is_first: bool,
     /// The place of its level in the plan.
     pub level: usize,
     /// Its place among the movements of the level, from 1.
@@ -108,8 +115,31 @@ enum Decision {
     Final(AttemptOutcome),
     /// An outcome that follows from the movements before it.
     AfterMovements(AttemptOutcome),
-    /// The operation's last movement, and what it makes of its level if that was read.
+    /// The movement of an operation of one line, and what it makes of its level if that was read.
     Movement(usize, Option<Box<ChangedLevel>>),
+    /// The movements of an operation of several lines.
+    Movements(Range<usize>),
+}
+
+impl PlannedMovement<'_> {
+    /// Its line in the ledger.
+    #[must_use]
+    pub fn number(&self) -> i64 {
+        self.operation.lines[self.line].number(self.line)
+    }
+
+    /// The line, if so many units are available then.
+    fn made(&self, remaining: i64) -> MadeLine {
+        let line = &self.operation.lines[self.line];
+        MadeLine {
+            line: self.number(),
+            sku: line.sku.clone(),
+            warehouse: line.warehouse.clone(),
+            delta: self.delta,
+            returned: self.returned.map(|(_, units)| units),
+            remaining,
+        }
+    }
 }
 
 /// The answer to each operation. `None` if a level that it concerns was left out of the write: nothing of
@@ -183,6 +213,11 @@ impl<'a> Plan<'a> {
             decisions,
         } = self;
         let is_whole = available.iter().all(Option::is_some);
+        let remaining = |movement: &PlannedMovement<'_>| {
+            let level = &levels[movement.level];
+            let after = level.available_delta - movement.available_delta;
+            Some((*available.get(movement.level)?)? - after)
+        };
         let answer = |decision| match decision {
             Decision::Final(outcome) => Some(Ok(outcome)),
             Decision::AfterMovements(outcome) if is_whole => Some(Ok(outcome)),
@@ -192,12 +227,13 @@ impl<'a> Plan<'a> {
                 is_whole.then_some(Ok(AttemptOutcome::Changed(changed)))
             }
             Decision::Movement(place, None) => {
-                let movement = &movements[place];
-                let level = &levels[movement.level];
-                let after = level.available_delta - movement.available_delta;
-                let available = (*available.get(movement.level)?)?;
-                let remaining = available - after;
+                let remaining = remaining(&movements[place])?;
                 Some(Ok(AttemptOutcome::Deducted { remaining }))
+            }
+            Decision::Movements(places) => {
+                let movements = movements[places].iter();
+                let made = movements.map(|one| Some(one.made(remaining(one)?)));
+                Some(Ok(AttemptOutcome::Lines(made.collect::<Option<_>>()?)))
             }
         };
         decisions.into_iter().map(answer).collect()
@@ -209,170 +245,10 @@ impl<'a> Plan<'a> {
     pub fn failed(self, mut error: StoreError) -> Vec<BatchAnswer> {
         let answer = |decision| match decision {
             Decision::Final(outcome) => Ok(outcome),
-            Decision::Movement(..) => Err(error.share()),
+            Decision::Movement(..) | Decision::Movements(_) => Err(error.share()),
             Decision::AfterMovements(_) => Ok(AttemptOutcome::Conflict),
         };
         self.decisions.into_iter().map(answer).collect()
-    }
-}
-
-/// A plan that is being made.
-struct Planning<'a, 's> {
-    snapshot: Option<&'s Snapshot>,
-    recorded: Recorded<'s>,
-    sold: Identities<'a>,
-    /// The levels as the movements have left them.
-    levels: Vec<StockLevel>,
-    /// How many units of each sale have come back then.
-    returned: HashMap<OperationId, i64>,
-    /// The place of each level in the plan.
-    places: HashMap<(&'a Sku, &'a Warehouse), usize>,
-    plan: Plan<'a>,
-}
-
-impl<'a, 's> Planning<'a, 's> {
-    fn new(snapshot: Option<&'s Snapshot>) -> Self {
-        let recorded = snapshot.and_then(|snapshot| snapshot.recorded.as_deref());
-        Self {
-            snapshot,
-            recorded: Recorded::new(recorded.unwrap_or_default()),
-            sold: Identities::default(),
-            levels: snapshot.map_or_else(Vec::new, |snapshot| snapshot.levels.clone()),
-            returned: snapshot.map_or_else(HashMap::new, |snapshot| snapshot.returned.clone()),
-            places: HashMap::new(),
-            plan: Plan {
-                levels: Vec::new(),
-                movements: Vec::new(),
-                decisions: Vec::new(),
-            },
-        }
-    }
-
-    fn plan(
-        mut self,
-        operations: impl IntoIterator<Item = &'a Operation>,
-        now: Instant,
-    ) -> Plan<'a> {
-        let operations: Vec<_> = operations.into_iter().collect();
-        // One that is alone waits for no other, and its attempt expires with it.
-        let too_soon = (operations.len() > 1).then(|| now + LAST_MOMENT);
-        for operation in operations {
-            let decision = if let Some(movement) = self.recorded.find(operation) {
-                Decision::Final(AttemptOutcome::Recorded(Box::new(movement.clone())))
-            } else if self.sold.has(operation) {
-                Decision::AfterMovements(AttemptOutcome::Duplicate)
-            } else if too_soon.is_some_and(|too_soon| operation.deadline < too_soon) {
-                Decision::Final(AttemptOutcome::Conflict)
-            } else {
-                self.decide(operation)
-            };
-            self.plan.decisions.push(decision);
-        }
-        self.plan
-    }
-
-    /// All lines, or nothing.
-    fn decide(&mut self, operation: &'a Operation) -> Decision {
-        let mut steps = Vec::with_capacity(operation.lines.len());
-        for line in &operation.lines {
-            match self.step(line) {
-                Ok(step) => {
-                    let before = rules::find(&self.levels, line).cloned();
-                    if let Some(after) = &step.after {
-                        rules::put(&mut self.levels, after.clone());
-                    }
-                    steps.push((line, step, before));
-                }
-                Err(outcome) => {
-                    for (line, _, before) in steps.into_iter().rev() {
-                        rules::restore(&mut self.levels, line, before);
-                    }
-                    let outcome = self.of_the_ledger(outcome);
-                    return if self.plan.movements.is_empty() {
-                        Decision::Final(outcome)
-                    } else {
-                        Decision::AfterMovements(outcome)
-                    };
-                }
-            }
-        }
-        self.sold.add(operation);
-        let mut changed = None;
-        for (place, (line, step, before)) in steps.into_iter().enumerate() {
-            changed = self.record(operation, (place, line), step, before);
-        }
-        Decision::Movement(self.plan.movements.len() - 1, changed)
-    }
-
-    fn step(&self, line: &Line) -> Result<Step, AttemptOutcome> {
-        match self.snapshot {
-            Some(_) => rules::step(line, &self.levels, &self.returned),
-            None => rules::unread_step(line),
-        }
-    }
-
-    /// A refusal for units says whether the ledger was asked.
-    fn of_the_ledger(&self, outcome: AttemptOutcome) -> AttemptOutcome {
-        let asked = self.snapshot.is_some_and(|one| one.recorded.is_some());
-        match outcome {
-            AttemptOutcome::Insufficient { available } if asked => {
-                AttemptOutcome::Unrecorded { available }
-            }
-            other => other,
-        }
-    }
-
-    /// Adds the movement of a line, and returns what it makes of its level. `before`: the level before it.
-    fn record(
-        &mut self,
-        operation: &'a Operation,
-        (place, line): (usize, &'a Line),
-        step: Step,
-        before: Option<StockLevel>,
-    ) -> Option<Box<ChangedLevel>> {
-        let next = self.plan.levels.len();
-        let place_of_level = (&line.sku, &line.warehouse);
-        let number = *self.places.entry(place_of_level).or_insert(next);
-        let created = self.snapshot.is_some() && before.is_none();
-        if number == next {
-            self.plan.levels.push(PlannedLevel {
-                line,
-                delta: 0,
-                available_delta: 0,
-                backorder_limit: None,
-                movements: 0,
-                read: before,
-                is_new: created,
-            });
-        }
-        if let Some((sale, units)) = step.returned {
-            *self.returned.entry(sale).or_default() += units;
-        }
-        let level = &mut self.plan.levels[number];
-        level.delta += step.delta;
-        level.available_delta += step.available_delta;
-        level.backorder_limit = step.backorder_limit.or(level.backorder_limit);
-        level.movements += 1;
-        self.plan.movements.push(PlannedMovement {
-            operation,
-            line: place,
-            level: number,
-            number: level.movements,
-            kind: step.kind,
-            delta: step.delta,
-            available_delta: level.available_delta,
-            read_version: step.read_version,
-            returned: step.returned,
-        });
-        let is_sale = matches!(line.change, Change::Deduct(_));
-        step.after.filter(|_| !is_sale).map(|level| {
-            Box::new(ChangedLevel {
-                created,
-                returned: step.returned.map(|(_, units)| units),
-                delta: step.delta,
-                level,
-            })
-        })
     }
 }
 

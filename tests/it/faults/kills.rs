@@ -163,6 +163,44 @@ async fn killed_database_loses_and_doubles_no_sale_of_a_group(
     shop.close(buyers, &format!("{backend:?}"), begin).await;
 }
 
+/// Goal: of each order, the ledger has all lines or none.
+///
+/// Method: orders of two lines, in either order of their SKUs. Replica and database are killed in turns.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_leaves_all_lines_of_an_order_or_none(#[values(Mysql, Postgres)] backend: Backend) {
+    const ORDERING: usize = 64;
+    let server = PrivateServer::start(backend).await;
+    let mut shop = Shop::open(server.url(), &HASTY).await;
+    let (hot, other) = (name(0), "other");
+    shop.replicas[0].set_level(&hot, SCARCE).await;
+    shop.replicas[0].set_level(other, PLENTY).await;
+    let orders = (0..ORDERING).map(|buyer| shop.request(buyer, Method::POST, "/stock/deduct"));
+    let of = (&*hot, Some(other));
+    let buyers = vec![Buyers::of_orders(of, Keys::AllScarce, orders, |_, _| ())];
+    buyers[0].replicas_are_killed();
+    let begin = Instant::now();
+    for kill in 0..2 * kills() {
+        shop.sells(&buyers).await;
+        if kill % 2 == 0 {
+            let victim = kill / 2 % 2;
+            shop.replicas[victim].kill9();
+            buyers[0].sell(SALES_OF_OTHER).await;
+            shop.replicas[victim].restart().await;
+        } else {
+            server.kill9();
+            server.restart().await;
+        }
+    }
+    shop.sells(&buyers).await;
+    let ledger = Ledger::at(server.url());
+    shop.close(buyers, &format!("orders on {backend:?}"), begin)
+        .await;
+    let sales = async |sku| -> BTreeSet<_> { ledger.sales(sku).await.into_iter().collect() };
+    assert_eq!(sales(&hot).await, sales(other).await);
+    ledger.assert_consistent(other).await;
+}
+
 /// The lines of a batch with new keys.
 fn lines() -> Vec<Value> {
     let line = |number| {

@@ -1,11 +1,13 @@
-//! Levels that are set or adjusted over a connection that is lost in the COMMIT.
+//! Levels that are set or adjusted, and orders, over a connection that is lost in the COMMIT.
+
+use std::sync::Arc;
 
 use reqwest::header::IF_MATCH;
 use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
 
-use super::{Cut, Proxied, add_key_if, send, send_until_final, until};
+use super::{Cut, Proxied, Trigger, add_key_if, copy, send, send_until_final, until};
 use crate::support::app::TestApp;
 use crate::support::services::Backend;
 
@@ -150,4 +152,79 @@ async fn unknown_level_change_advises_to_read_the_level_again(
     assert!(answer.detail.contains("read it again"), "{answer:?}");
     assert!(!answer.detail.contains("Key"), "{answer:?}");
     assert_eq!(subject.ledger.audit("hot").await.on_hand, 100);
+}
+
+/// Cuts the commit of an order that has a line of `lost`.
+fn arm_for_order(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
+    match (subject.backend, cut) {
+        // A call writes the levels, as JSON, and commits.
+        (Backend::Mysql, Cut::Before) => subject.proxy.cut_before(b"\"lost\"", 1),
+        (Backend::Mysql, Cut::After) => subject.proxy.cut_after(b"\"lost\"", 1),
+        _ => cut.arm(subject),
+    }
+}
+
+/// Goal: an order whose commit has an unknown outcome ends as one order with all lines, and a 200; even if it
+/// took the last units.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_with_lost_commit_is_made_once(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Cut::Before, Cut::After)] cut: Cut,
+) {
+    let subject = Proxied::start(backend, 1, &[]).await;
+    let units = i64::try_from(ROUNDS).unwrap();
+    subject.app.set_level("lost", units).await;
+    subject.app.set_level("other", 10).await;
+    let mut sold = Vec::new();
+    for _ in 0..ROUNDS {
+        let trigger = arm_for_order(cut, &subject);
+        let request = subject.app.request(0, Method::POST, "/stock/deduct");
+        let request = request.json(&json!({"lines": [{"sku": "other"}, {"sku": "lost"}]}));
+        let answer = send_until_final(add_key_if(true, request)).await;
+        assert_eq!(trigger.fired(), 1);
+        assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
+        assert_eq!(answer.body["lines"][1]["quantity"], 1, "{answer:?}");
+        sold.push(answer.id);
+    }
+    for sku in ["lost", "other"] {
+        subject.ledger.assert_sold(sku, &sold).await;
+        subject.ledger.assert_consistent(sku).await;
+    }
+}
+
+/// Goal: if the service cannot find out either, it answers 504, and the repeat with the key gets what happened.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_order_is_resolved_by_its_key(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Cut::Before, Cut::After)] cut: Cut,
+) {
+    let flags = ["--database-pool-size=1", "--wait-limit-ms=500"];
+    let subject = Proxied::start(backend, 1, &flags).await;
+    subject.app.set_level("lost", 1).await;
+    subject.app.set_level("other", 1).await;
+    let refused = subject.refuse_new_connections();
+    let trigger = arm_for_order(cut, &subject);
+    let request = subject.app.request(0, Method::POST, "/stock/deduct");
+    let request = request.json(&json!({"lines": [{"sku": "other"}, {"sku": "lost"}]}));
+    let request = add_key_if(true, request);
+    let answer = send(copy(&request)).await;
+    refused.disarm();
+    assert_eq!(trigger.fired(), 1);
+    assert_eq!(answer.status_and_code(), (504, "outcome-unknown"));
+    let happened = cut == Cut::After;
+    for sku in ["lost", "other"] {
+        assert_eq!(subject.ledger.sold(sku).await.len(), usize::from(happened));
+    }
+    let answer = send_until_final(request).await;
+    assert_eq!(
+        (answer.status, answer.replayed),
+        (200, happened),
+        "{answer:?}"
+    );
+    for sku in ["lost", "other"] {
+        subject.ledger.assert_sold(sku, &[answer.id.clone()]).await;
+        subject.ledger.assert_consistent(sku).await;
+    }
 }

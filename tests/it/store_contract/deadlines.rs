@@ -43,11 +43,12 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     assert_eq!(fixture.level("a").await, before);
 
     store.deduct(&sale).await.unwrap();
-    let sold = store.operation(sale.operation).await.unwrap().unwrap();
+    let sold = store.operation(sale.operation).await.unwrap().remove(0);
     let mut reversal = Reversal {
         operation: OperationId::mint(),
         sale: sale.operation,
         quantity: None,
+        lines: Vec::new(),
         restock: true,
         reason: Remark::parse("reason", "x").unwrap(),
         idempotency: None,

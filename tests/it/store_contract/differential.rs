@@ -57,8 +57,8 @@ impl Operation {
             Self::Set(change) => store.set_level(change).await,
             Self::Adjust(adjustment) => store.adjust(adjustment).await,
             Self::Reverse(_, reversal) => {
-                let sale = store.operation(reversal.sale).await.expect("no error");
-                let Some(sale) = sale else {
+                let mut sale = store.operation(reversal.sale).await.expect("no error");
+                let Some(sale) = sale.pop() else {
                     return Outcome::Reversal(None);
                 };
                 let outcome = store.reverse(reversal, &sale).await.expect("no error");
@@ -200,6 +200,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
             operation: OperationId::mint(),
             sale: sale.operation,
             quantity,
+            lines: Vec::new(),
             restock,
             reason: Remark::parse("reason", "damaged").expect("a reason"),
             idempotency: self.idempotency(hash),

@@ -296,8 +296,10 @@ pub(crate) trait Operations: OperationStore {
         reversal: &Reversal,
         sale: &Movement,
     ) -> impl Future<Output = Attempt> + Send {
-        let place = (sale.sku.clone(), sale.warehouse.clone());
-        let operation = reversal.clone().of_sale(place, -sale.delta);
+        let operation = reversal
+            .clone()
+            .of_sale(vec![sale.clone()])
+            .expect("a sale");
         async move { self.write(&operation).await }
     }
 

@@ -5,8 +5,8 @@ use stocklock::ports::AttemptOutcome;
 use stocklock::stock::{Change, Operation};
 
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, assert_deducted, deduction, deduction_with_key,
-    name, units,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, deduction, deduction_with_key, name,
+    units,
 };
 
 /// Takes one unit of each SKU.
@@ -18,6 +18,25 @@ fn order(skus: &[&str]) -> Operation {
         order.lines.push(line);
     }
     order
+}
+
+/// What remains after each line of an order that was made.
+#[track_caller]
+fn remaining(sold: Attempt) -> Vec<(i64, i64)> {
+    let AttemptOutcome::Lines(lines) = sold.expect("no error") else {
+        panic!("an order is made")
+    };
+    let line = |one: &stocklock::stock::MadeLine| (one.line, one.remaining);
+    lines.iter().map(line).collect()
+}
+
+/// The lines that refuse, and what is available for each.
+fn short(lines: &[(usize, i64)]) -> AttemptOutcome {
+    let line = |(place, available): &(usize, i64)| {
+        let available = *available;
+        (*place, AttemptOutcome::Insufficient { available })
+    };
+    AttemptOutcome::RefusedLines(lines.iter().map(line).collect())
 }
 
 async fn on_hand(fixture: &Fixture) -> (i64, i64) {
@@ -40,7 +59,7 @@ async fn order_takes_every_line(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On
     let fixture = two_levels(on, 5).await;
     let order = order(&["b", "a"]);
     let sold = fixture.deductions().write(&order).await;
-    assert_deducted(&sold);
+    assert_eq!(remaining(sold), [(0, 4), (1, 1)]);
     assert_eq!(on_hand(&fixture).await, (1, 4));
     for sku in ["a", "b"] {
         let movements = fixture.assert_in_order(sku).await;
@@ -57,10 +76,7 @@ async fn order_takes_every_line(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On
 async fn order_with_a_short_line_takes_nothing(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = two_levels(on, 0).await;
     let refused = fixture.deductions().write(&order(&["a", "b"])).await;
-    assert_eq!(
-        refused.unwrap(),
-        AttemptOutcome::Insufficient { available: 0 }
-    );
+    assert_eq!(refused.unwrap(), short(&[(1, 0)]));
     assert_eq!(on_hand(&fixture).await, (2, 0));
     // In a write that reads nothing, the database refuses.
     let answers = fixture
@@ -80,12 +96,10 @@ async fn order_that_names_a_level_twice_needs_the_sum(
     let mut twice = order(&["a", "a"]);
     twice.lines[1].change = Change::Deduct(units(2));
     let refused = fixture.deductions().write(&twice).await;
-    assert_eq!(
-        refused.unwrap(),
-        AttemptOutcome::Insufficient { available: 1 }
-    );
+    assert_eq!(refused.unwrap(), short(&[(1, 1)]));
     twice.lines[1].change = Change::Deduct(units(1));
-    assert_deducted(&fixture.deductions().write(&twice).await);
+    let sold = fixture.deductions().write(&twice).await;
+    assert_eq!(remaining(sold), [(0, 1), (1, 0)]);
     assert_eq!(on_hand(&fixture).await, (0, 5));
     assert_eq!(fixture.assert_in_order("a").await.len(), 3);
 }
@@ -102,7 +116,12 @@ async fn orders_share_a_write_with_others(#[values(SQLITE, MYSQL, POSTGRES, MODE
         .write_levels(&[&order(&["b", "a"]), &other])
         .await;
     let committed = |answer: &Option<Result<AttemptOutcome, _>>| {
-        matches!(answer, Some(Ok(AttemptOutcome::Deducted { .. })))
+        matches!(
+            answer,
+            Some(Ok(
+                AttemptOutcome::Deducted { .. } | AttemptOutcome::Lines(_)
+            ))
+        )
     };
     assert!(answers.iter().all(committed), "{answers:?}");
     assert_eq!(on_hand(&fixture).await, (1, 4));

@@ -102,16 +102,20 @@ impl Raw {
     }
 }
 
-/// An open transaction that has locked every row of stock; on `SQLite`, the database. It is rolled
+/// An open transaction that has locked rows of stock: every one, or those that the test names; on `SQLite`, the database. It is rolled
 /// back when it is dropped.
 pub(crate) struct Rival(Raw);
 
 impl Rival {
     pub(crate) async fn holding_stock(backend: Backend, url: &str) -> Self {
+        Self::holding(backend, url, "UPDATE stock SET held = held").await
+    }
+
+    /// The same with the rows that `lock` locks.
+    pub(crate) async fn holding(backend: Backend, url: &str, lock: &'static str) -> Self {
         let mut raw = Raw::connect(backend, url).await;
         raw.begin().await;
-        let locked = raw.run("UPDATE stock SET held = held").await;
-        locked.expect("the rows can be locked");
+        raw.run(lock).await.expect("the rows can be locked");
         Self(raw)
     }
 

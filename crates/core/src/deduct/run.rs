@@ -131,8 +131,10 @@ impl<'a> DeductionRun<'a> {
                 let refusal = refusal.error(self.deduction.quantity.units());
                 return self.refuse(refusal, unknown).await;
             }
-            AttemptOutcome::Changed(_) => Err(StockError::Internal {
-                what: "a deduction changes nothing but units".to_owned(),
+            AttemptOutcome::Changed(_)
+            | AttemptOutcome::Lines(_)
+            | AttemptOutcome::RefusedLines(_) => Err(StockError::Internal {
+                what: "a deduction takes units of one line".to_owned(),
             }),
             AttemptOutcome::LockLost => {
                 self.release_lock().await;

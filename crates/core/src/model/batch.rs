@@ -1,13 +1,11 @@
 //! Writes of plans on the model: the same statements in the same order as the SQL stores.
 
-use std::collections::HashMap;
-
 use tokio::time::Instant;
 
 use super::ports::NEVER;
 use super::store::{Entry, MemoryStore, Row, key};
 use super::transaction::Transaction;
-use crate::plan::{Plan, PlannedMovement, Snapshot};
+use crate::plan::{Plan, PlannedMovement, Returned, Snapshot};
 use crate::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry, LedgerReader as _,
     OperationStore as _, StoreError,
@@ -91,10 +89,11 @@ fn entry(movement: &PlannedMovement<'_>, line: &Line) -> Entry {
     row.remarks = operation.remarks.clone();
     row.reverses = movement.returned.map(|(sale, _)| sale);
     row.returned = movement.returned.map(|(_, units)| units);
-    if movement.line > 0 {
+    row.line = movement.number();
+    if !movement.is_first {
+        (row.idempotency_key, row.request_hash) = (None, None);
         entry.key = None;
     }
-    entry.line = movement.line;
     entry
 }
 
@@ -245,7 +244,7 @@ impl MemoryStore {
             snapshot.recorded = Some(self.recorded_among(&all).await?);
         }
         let sales = lines().filter_map(|line| match line.change {
-            Change::Return(one) => Some(one.sale),
+            Change::Return(one) => Some((one.sale, one.line)),
             _ => None,
         });
         let sales: Vec<_> = sales.collect();
@@ -255,16 +254,13 @@ impl MemoryStore {
         Ok(snapshot)
     }
 
-    /// How many units of each sale have come back.
-    async fn returned(
-        &self,
-        sales: &[OperationId],
-    ) -> Result<HashMap<OperationId, i64>, StoreError> {
+    /// How many units of each line of a sale have come back.
+    async fn returned(&self, sales: &[(OperationId, i64)]) -> Result<Returned, StoreError> {
         self.step("SELECT the sum of the returns").await?;
         let tables = self.tables();
-        let of = |sale: OperationId| {
+        let of = |(sale, line): (OperationId, i64)| {
             let movements = tables.ledger.iter().map(|entry| &entry.movement);
-            let returns = movements.filter(|one| one.reverses == Some(sale));
+            let returns = movements.filter(|one| one.reverses == Some(sale) && one.line == line);
             returns.filter_map(|one| one.returned).sum()
         };
         Ok(sales.iter().map(|sale| (*sale, of(*sale))).collect())

@@ -110,11 +110,12 @@ impl OperationStore for MemoryStore {
         }
     }
 
-    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError> {
+    async fn operation(&self, operation: OperationId) -> Result<Vec<Movement>, StoreError> {
         self.step("SELECT from the ledger").await?;
         let tables = self.tables();
-        let mut movements = tables.ledger.iter().map(|entry| &entry.movement);
-        Ok(movements.find(|one| one.operation == operation).cloned())
+        let movements = tables.ledger.iter().map(|entry| &entry.movement);
+        let movements = movements.filter(|one| one.operation == operation);
+        Ok(movements.cloned().collect())
     }
 
     fn max_batch(&self) -> usize {

@@ -88,14 +88,13 @@ impl Row {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) movement: Movement,
-    pub(super) line: usize,
     pub(super) key: Option<(String, String)>,
 }
 
 impl Entry {
     /// Whether a unique index refuses `other` beside this one.
     pub(super) fn excludes(&self, other: &Self) -> bool {
-        let identity = |entry: &Self| (entry.movement.operation, entry.line);
+        let identity = |entry: &Self| (entry.movement.operation, entry.movement.line);
         identity(self) == identity(other) || (self.key.is_some() && self.key == other.key)
     }
 
@@ -109,6 +108,7 @@ impl Entry {
     ) -> Self {
         let movement = Movement {
             operation,
+            line: 0,
             sku: after.sku.clone(),
             warehouse: after.warehouse.clone(),
             kind,
@@ -131,7 +131,6 @@ impl Entry {
         };
         Self {
             movement,
-            line: 0,
             key: key(idempotency),
         }
     }

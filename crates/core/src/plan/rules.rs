@@ -1,8 +1,8 @@
 //! What one line makes of its level.
 
-use std::collections::HashMap;
 use std::slice;
 
+use super::Returned;
 use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
 use crate::stock::{
     Change, Line, MAX_UNITS, MovementKind, OperationId, Precondition, Quantity, Return, Revision,
@@ -20,8 +20,8 @@ pub(super) struct Step {
     /// The new backorder limit, if it is set.
     pub(super) backorder_limit: Option<i64>,
     pub(super) read_version: Option<i64>,
-    /// The sale whose units come back, and how many.
-    pub(super) returned: Option<(OperationId, i64)>,
+    /// The line of a sale whose units come back, and how many.
+    pub(super) returned: Option<((OperationId, i64), i64)>,
     /// The level then, if it is known.
     pub(super) after: Option<StockLevel>,
 }
@@ -65,7 +65,7 @@ pub(super) fn unread_step(line: &Line) -> Result<Step, AttemptOutcome> {
 pub(super) fn step(
     line: &Line,
     levels: &[StockLevel],
-    returned: &HashMap<OperationId, i64>,
+    returned: &Returned,
 ) -> Result<Step, AttemptOutcome> {
     let level = find(levels, line);
     match &line.change {
@@ -120,10 +120,11 @@ fn adjust(delta: i64, level: Option<&StockLevel>) -> Result<Step, AttemptOutcome
 fn take_back(
     one: &Return,
     level: Option<&StockLevel>,
-    returned: &HashMap<OperationId, i64>,
+    returned: &Returned,
 ) -> Result<Step, AttemptOutcome> {
     let level = level.ok_or(AttemptOutcome::UnknownSku)?;
-    let left = one.sold - returned.get(&one.sale).copied().unwrap_or(0);
+    let sale = (one.sale, one.line);
+    let left = one.sold - returned.get(&sale).copied().unwrap_or(0);
     let quantity = one.quantity.map_or(left, Quantity::units);
     if quantity > left || left <= 0 {
         return Err(AttemptOutcome::Refused(Refusal::ExceedsSale { left }));
@@ -137,7 +138,7 @@ fn take_back(
         available_delta: restocked,
         backorder_limit: None,
         read_version: None,
-        returned: Some((one.sale, quantity)),
+        returned: Some((sale, quantity)),
         after: Some(after),
     })
 }

@@ -1,9 +1,9 @@
 //! What one attempt at an operation did.
 
-use crate::stock::{Fence, Movement, StockError, StockLevel};
+use crate::stock::{Fence, MadeLine, Movement, StockError, StockLevel};
 
-/// What one attempt did. Every variant but [`AttemptOutcome::Deducted`] and [`AttemptOutcome::Changed`]
-/// changed nothing.
+/// What one attempt did. Every variant but [`AttemptOutcome::Deducted`], [`AttemptOutcome::Changed`] and
+/// [`AttemptOutcome::Lines`] changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptOutcome {
     /// A deduction is committed: level and movement together.
@@ -13,6 +13,8 @@ pub enum AttemptOutcome {
     },
     /// Another change is committed. If the level already was as a setting requires, nothing was written.
     Changed(Box<ChangedLevel>),
+    /// An operation of several lines is committed, with these.
+    Lines(Vec<MadeLine>),
     /// Fewer units are available than requested.
     Insufficient {
         /// Units available.
@@ -27,6 +29,8 @@ pub enum AttemptOutcome {
     UnknownSku,
     /// Another rule refuses it.
     Refused(Refusal),
+    /// Lines refuse an operation of several: the place of each, and why.
+    RefusedLines(Vec<(usize, AttemptOutcome)>),
     /// The level is no longer the one that was read.
     Conflict,
     /// The lock was lost: a later holder of it has written.

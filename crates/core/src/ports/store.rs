@@ -25,7 +25,7 @@ pub trait LedgerReader: Send + Sync + fmt::Debug {
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError>;
 
-    /// The movement that the ledger of this SKU holds under this operation id, or else under the
+    /// The first movement that the ledger of this SKU holds under this operation id, or else under the
     /// key that the operation carried.
     async fn recorded(
         &self,
@@ -36,14 +36,15 @@ pub trait LedgerReader: Send + Sync + fmt::Debug {
 }
 
 /// Changes stock: reads what the operations need, plans, and writes. An answer but
-/// [`AttemptOutcome::Deducted`] and [`AttemptOutcome::Changed`] means that nothing was changed.
+/// [`AttemptOutcome::Deducted`], [`AttemptOutcome::Changed`] and [`AttemptOutcome::Lines`] means that nothing
+/// was changed.
 #[async_trait]
 pub trait OperationStore: LedgerReader {
     /// Makes one operation: locks its rows, reads, plans, and writes.
     async fn write(&self, operation: &Operation) -> Result<AttemptOutcome, StoreError>;
 
-    /// The movement that the ledger holds under this operation id.
-    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>, StoreError>;
+    /// The movements that the ledger has of this operation, in the order of its lines.
+    async fn operation(&self, operation: OperationId) -> Result<Vec<Movement>, StoreError>;
 
     /// The maximum number of operations in a call of [`OperationStore::write_batch`].
     fn max_batch(&self) -> usize;

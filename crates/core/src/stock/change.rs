@@ -78,6 +78,8 @@ pub struct Reversal {
     pub sale: OperationId,
     /// How many units come back; `None`: all that are left.
     pub quantity: Option<Quantity>,
+    /// The same for each of these lines of the sale, each named once. Empty: for all lines.
+    pub lines: Vec<(i64, Option<Quantity>)>,
     /// Whether they are on hand again.
     pub restock: bool,
     /// The reason.

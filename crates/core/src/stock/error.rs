@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::InvalidName;
+use super::{InvalidName, Sku, Warehouse};
 
 /// Why stock was not changed, or why the outcome is unknown.
 ///
@@ -26,6 +26,21 @@ pub enum StockError {
         /// Units of the sale that have not come back.
         left: i64,
     },
+    /// The sale has no such line.
+    #[error("the sale has no line {line}")]
+    UnknownLine {
+        /// The number of the line.
+        line: i64,
+    },
+    /// The sale has several lines, so units must name theirs.
+    #[error("the sale has several lines; send lines with their numbers, or no quantity")]
+    LinesRequired,
+    /// An operation of several lines has no key.
+    #[error("send an Idempotency-Key: an operation of several lines needs one")]
+    KeyRequired,
+    /// Lines refuse an operation of several lines, all for the same reason. At least one.
+    #[error("{}", of_lines(.0))]
+    Lines(Vec<RefusedLine>),
     /// Fewer units are available than requested.
     #[error("{requested} requested, {available} available; nothing was taken")]
     Insufficient {
@@ -112,6 +127,37 @@ pub enum StockError {
     },
 }
 
+/// A line that refuses its operation.
+#[derive(Debug)]
+pub struct RefusedLine {
+    /// Its number.
+    pub line: i64,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// Why.
+    pub error: StockError,
+}
+
+/// The first refusal, and how many there are.
+fn of_lines(lines: &[RefusedLine]) -> String {
+    let first = lines.iter().map(|one| {
+        let RefusedLine {
+            line,
+            sku,
+            warehouse,
+            error,
+        } = one;
+        format!("line {line} ({sku} in {warehouse}): {error}")
+    });
+    let first = first.take(1).collect::<String>();
+    match lines.len() {
+        0 | 1 => first,
+        lines => format!("{lines} lines are refused, the first is {first}"),
+    }
+}
+
 impl StockError {
     /// The stable code of the error, for callers and for metrics.
     #[must_use]
@@ -121,6 +167,10 @@ impl StockError {
             Self::UnknownOperation => "unknown-operation",
             Self::NotASale => "not-a-sale",
             Self::ExceedsSale { .. } => "exceeds-sale",
+            Self::UnknownLine { .. } => "unknown-line",
+            Self::LinesRequired => "lines-required",
+            Self::KeyRequired => "idempotency-key-required",
+            Self::Lines(lines) => lines.first().map_or("internal", |one| one.error.code()),
             Self::Insufficient { .. } => "insufficient-stock",
             Self::IdempotencyKeyReused => "idempotency-key-reused",
             Self::RequestInFlight => "request-in-flight",

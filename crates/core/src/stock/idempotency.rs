@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use super::{OperationId, Quantity, Sku, Warehouse};
+use super::{Change, Line, OperationId, Quantity, Remarks, Sku, Warehouse};
 
 /// The sender of a request. Keys are unique per caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +115,60 @@ impl RequestHash {
         ))
     }
 
+    /// The hash of deductions, or of adjustments, which are made together. A single one has the hash of the
+    /// request of its own.
+    #[must_use]
+    pub fn of_operation(lines: &[Line], remarks: &Remarks) -> Self {
+        let [reason, reference] = remarks.texts();
+        match lines {
+            [one] => match one.change {
+                Change::Deduct(quantity) => {
+                    return Self::of_deduction(&one.sku, &one.warehouse, quantity, reference);
+                }
+                Change::Adjust(delta) => {
+                    let reason = reason.unwrap_or_default();
+                    return Self::of_adjustment(&one.sku, &one.warehouse, delta, reason, reference);
+                }
+                Change::Return(_) | Change::Set(_) => {}
+            },
+            _ => {}
+        }
+        let line = |line: &Line| {
+            let Line { sku, warehouse, .. } = line;
+            let delta = match &line.change {
+                Change::Deduct(quantity) => -quantity.units(),
+                Change::Adjust(delta) => *delta,
+                Change::Return(_) | Change::Set(_) => 0,
+            };
+            format!("{sku}\t{warehouse}\t{delta}\n")
+        };
+        let kind = match lines.first().map(|line| &line.change) {
+            Some(Change::Deduct(_)) => "deduct",
+            _ => "adjust",
+        };
+        let lines: String = lines.iter().map(line).collect();
+        let [reason, reference] = [reason, reference].map(Option::unwrap_or_default);
+        Self::of_lines(&format!("{kind} together\n{lines}{reason}\n{reference}\n"))
+    }
+
+    /// The hash of a reversal of these lines of a sale, in their order.
+    #[must_use]
+    pub fn of_returns(
+        sale: OperationId,
+        lines: &[(i64, Option<Quantity>)],
+        restock: bool,
+        reason: &str,
+    ) -> Self {
+        let line = |(line, quantity): &(i64, Option<Quantity>)| {
+            let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
+            format!("{line}\t{quantity}\n")
+        };
+        let lines: String = lines.iter().map(line).collect();
+        Self::of_lines(&format!(
+            "reverse together\n{sale}\t{restock}\n{lines}{reason}\n"
+        ))
+    }
+
     fn of_lines(canonical: &str) -> Self {
         Self(Sha256::digest(canonical).into())
     }
@@ -150,6 +204,47 @@ mod tests {
         );
         assert_ne!(hash(Some("R-1")), hash(None));
         assert_ne!(hash(Some("R-1")), hash(Some("R-2")));
+    }
+
+    /// Ledgers have these hashes.
+    #[test]
+    fn hash_of_several_lines_never_changes() {
+        let line = |sku, warehouse, change| Line {
+            sku: Sku::parse(sku).unwrap(),
+            warehouse: Warehouse::parse(warehouse).unwrap(),
+            change,
+        };
+        let one = || Change::Deduct(Quantity::ONE);
+        let order = [line("a", "main", one()), line("b", "main", one())];
+        let transfer = [
+            line("a", "main", Change::Adjust(-5)),
+            line("a", "north", Change::Adjust(5)),
+        ];
+        let remarks = Remarks::recorded([Some("transfer".to_owned()), Some("R-1".to_owned())]);
+        for (lines, remarks, expected) in [
+            (
+                &order,
+                &Remarks::default(),
+                "89c7c2ba38be2e1d35d423b9a7d9bef3094aff9f8996b9a238a77c73338d1510",
+            ),
+            (
+                &transfer,
+                &remarks,
+                "53351b2ff868a88e30c70038b6697bbf0b637b99cd37c7704a73b05bd7178a04",
+            ),
+        ] {
+            let RequestHash(bytes) = RequestHash::of_operation(lines, remarks);
+            assert_eq!(
+                format!("{bytes:02x?}").replace(", ", ""),
+                format!("[{expected}]")
+            );
+        }
+        let single = RequestHash::of_operation(&order[..1], &Remarks::default());
+        let (sku, warehouse) = (&order[0].sku, &order[0].warehouse);
+        assert_eq!(
+            single,
+            RequestHash::of_deduction(sku, warehouse, Quantity::ONE, None)
+        );
     }
 
     #[test]

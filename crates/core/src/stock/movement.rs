@@ -63,6 +63,8 @@ impl From<String> for MovementKind {
 pub struct Movement {
     /// The operation that it belongs to.
     pub operation: OperationId,
+    /// Its line in the operation. A return has the line of its sale.
+    pub line: i64,
     /// The SKU.
     pub sku: Sku,
     /// The warehouse.

@@ -3,16 +3,19 @@
 use tokio::time::Instant;
 
 use super::{
-    Adjustment, Caller, Deduction, Idempotency, LevelChange, OperationId, Precondition, Quantity,
-    Remarks, Reversal, Scope, Sku, Warehouse,
+    Adjustment, Caller, Deduction, Idempotency, LevelChange, Movement, MovementKind, OperationId,
+    Precondition, Quantity, Remarks, Reversal, Scope, Sku, StockError, Warehouse,
 };
+
+/// The maximum number of lines of an operation.
+pub const MAX_LINES: usize = 100;
 
 /// A change of stock. All of its lines are committed together, or nothing is.
 #[derive(Debug, Clone)]
 pub struct Operation {
     /// Its id.
     pub id: OperationId,
-    /// What becomes of each level: 1 to 100 lines.
+    /// What becomes of each level: 1 to [`MAX_LINES`].
     pub lines: Vec<Line>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
@@ -53,7 +56,9 @@ pub enum Change {
 pub struct Return {
     /// The operation id of the sale.
     pub sale: OperationId,
-    /// Units that were sold.
+    /// The line of the sale. The line of the return has the same number.
+    pub line: i64,
+    /// Units that the line sold.
     pub sold: i64,
     /// How many units come back; `None`: all that are left.
     pub quantity: Option<Quantity>,
@@ -74,7 +79,72 @@ pub struct Setting {
     pub scope: Scope,
 }
 
+impl Line {
+    /// The number of the line in the ledger, if it has this place in its operation.
+    #[must_use]
+    pub fn number(&self, place: usize) -> i64 {
+        match &self.change {
+            Change::Return(one) => one.line,
+            _ => i64::try_from(place).expect("a short list"),
+        }
+    }
+}
+
+/// A line that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MadeLine {
+    /// Its number in the operation.
+    pub line: i64,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// Units added to `on_hand`.
+    pub delta: i64,
+    /// How many units of a sale came back, if it is a return.
+    pub returned: Option<i64>,
+    /// Units available right after it.
+    pub remaining: i64,
+}
+
+impl From<Movement> for MadeLine {
+    fn from(movement: Movement) -> Self {
+        Self {
+            line: movement.line,
+            sku: movement.sku,
+            warehouse: movement.warehouse,
+            delta: movement.delta,
+            returned: movement.returned,
+            remaining: movement.available_after,
+        }
+    }
+}
+
 impl Operation {
+    /// A new operation of these lines.
+    ///
+    /// # Errors
+    /// [`StockError::KeyRequired`] if it has several lines and no key: a caller without an answer would not
+    /// know which levels to look at.
+    pub fn of_lines(
+        lines: Vec<Line>,
+        idempotency: Option<Idempotency>,
+        remarks: Remarks,
+        deadline: Instant,
+    ) -> Result<Self, StockError> {
+        if lines.len() > 1 && idempotency.is_none() {
+            return Err(StockError::KeyRequired);
+        }
+        Ok(Self {
+            id: OperationId::mint(),
+            lines,
+            idempotency,
+            remarks,
+            strategy: None,
+            deadline,
+        })
+    }
+
     /// Who sent the request.
     #[must_use]
     pub fn caller(&self) -> &str {
@@ -94,6 +164,23 @@ impl Operation {
             ] => Some(*quantity),
             _ => None,
         }
+    }
+
+    /// The same deduction, under a strategy.
+    #[must_use]
+    pub fn to_deduction(&self, strategy: &'static str) -> Option<Deduction> {
+        let quantity = self.as_deduction()?;
+        let Line { sku, warehouse, .. } = self.first().clone();
+        Some(Deduction {
+            operation: self.id,
+            sku,
+            warehouse,
+            quantity,
+            idempotency: self.idempotency.clone(),
+            remarks: self.remarks.clone(),
+            strategy,
+            deadline: self.deadline,
+        })
     }
 
     /// The first line.
@@ -175,22 +262,48 @@ impl From<LevelChange> for Operation {
 }
 
 impl Reversal {
-    /// The operation that takes units of `sale` back: it was of this level, and took so many units.
-    #[must_use]
-    pub fn of_sale(self, (sku, warehouse): (Sku, Warehouse), sold: i64) -> Operation {
-        let change = Change::Return(Return {
-            sale: self.sale,
-            sold,
-            quantity: self.quantity,
-            restock: self.restock,
-        });
-        Operation {
-            idempotency: self.idempotency,
-            remarks: Remarks {
-                reason: Some(self.reason),
-                ..Remarks::default()
-            },
-            ..Operation::of_line(self.operation, (sku, warehouse), change, self.deadline)
+    /// The operation that takes units of a sale back, which has these movements, in the order of their lines.
+    ///
+    /// # Errors
+    /// [`StockError::NotASale`]; [`StockError::UnknownLine`]; [`StockError::LinesRequired`] if it is not clear
+    /// of which line the units are; [`StockError::KeyRequired`].
+    pub fn of_sale(self, sold: Vec<Movement>) -> Result<Operation, StockError> {
+        if sold.iter().any(|one| one.kind != MovementKind::Deducted) {
+            return Err(StockError::NotASale);
         }
+        let mut units = self.lines;
+        units.sort_unstable_by_key(|(line, _)| *line);
+        if units.is_empty() {
+            if sold.len() > 1 && self.quantity.is_some() {
+                return Err(StockError::LinesRequired);
+            }
+            units = sold.iter().map(|one| (one.line, self.quantity)).collect();
+        }
+        let mut sold = sold.into_iter();
+        let mut lines = Vec::with_capacity(units.len());
+        for (line, quantity) in units {
+            // Both are in the order of the lines.
+            let sale = sold.find(|one| one.line == line);
+            let sale = sale.ok_or(StockError::UnknownLine { line })?;
+            lines.push(Line {
+                sku: sale.sku,
+                warehouse: sale.warehouse,
+                change: Change::Return(Return {
+                    sale: self.sale,
+                    line,
+                    sold: -sale.delta,
+                    quantity,
+                    restock: self.restock,
+                }),
+            });
+        }
+        let remarks = Remarks {
+            reason: Some(self.reason),
+            ..Remarks::default()
+        };
+        Ok(Operation {
+            id: self.operation,
+            ..Operation::of_lines(lines, self.idempotency, remarks, self.deadline)?
+        })
     }
 }

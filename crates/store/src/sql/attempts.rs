@@ -3,18 +3,18 @@
 use std::slice;
 
 use super::dialect::{Dialect, values};
-use super::errors::conflict_if_duplicate;
+use super::errors::{before_commit, conflict_if_duplicate};
 use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Transaction};
-use super::snapshot::{lock_levels, recorded_among, snapshot, with_keys};
+use super::snapshot::{Locks, Reading, lock_levels, places, recorded_among, snapshot, with_keys};
 use super::write::{Session, Write, Written};
-use super::{READ, SqlStore, one_line};
+use super::{READ, SqlStore, one_line, statements};
 use crate::{Result, StoreError};
 use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry,
 };
-use stocklock_core::stock::{Movement, Operation, Sku};
+use stocklock_core::stock::{Movement, Operation, Sku, Warehouse};
 use tokio::time::Instant;
 
 /// SKU, warehouse. The write of the plan sets the rest.
@@ -24,9 +24,21 @@ const CREATE_LEVEL: &str =
 /// A plan, how its write ended, and when that expires.
 type Tried<'a> = (Plan<'a>, Result<Written>, Expiry);
 
+/// The same; or a level whose row another transaction has locked. Nothing was written then.
+enum UnderLock<'a> {
+    Tried(Tried<'a>),
+    Missed(&'a Sku, &'a Warehouse),
+}
+
 impl<D: Dialect> BatchStore for SqlStore<D> {
     async fn attempt(&self, batch: &[Operation], guard: BatchGuard) -> Result<BatchAttempt> {
+        let since = Instant::now();
         let mut connections = self.writers.for_row(&batch[0].first().sku);
+        let mut locks = if places(batch).len() > 1 {
+            Locks::Free
+        } else {
+            Locks::Waiting
+        };
         loop {
             let connection = connections.acquire().await?;
             let tried = match guard {
@@ -35,7 +47,22 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
                     Ok(self.write_plan(connection, plan).await)
                 }
                 BatchGuard::Version => self.write_on_version(connection, batch).await,
-                BatchGuard::RowLock => self.write_under_lock(connection, batch).await,
+                BatchGuard::RowLock => {
+                    match self.write_under_lock(connection, batch, locks).await {
+                        Ok(UnderLock::Tried(tried)) => Ok(tried),
+                        Ok(UnderLock::Missed(sku, warehouse)) => {
+                            // Without a row of its own, so that no one waits behind it meanwhile.
+                            self.wait_for_level(sku, warehouse).await?;
+                            if since.elapsed() >= self.health.wait_limit {
+                                let problem = "the rows were never free at the same time";
+                                return Err(StoreError::LockWait(problem.into()));
+                            }
+                            locks = Locks::Brief;
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
             };
             match tried {
                 Err(error) | Ok((_, Err(error), _)) if connections.again(&error) => {}
@@ -105,8 +132,10 @@ impl<D: Dialect> SqlStore<D> {
         mut connection: PooledConnection<D>,
         batch: &'a [Operation],
     ) -> Result<Tried<'a>> {
-        let reading = snapshot(&mut connection, batch, false);
-        let read = self.read(3 * READ, reading).await?;
+        let reading = snapshot(&mut connection, batch, Locks::None);
+        let Reading::Read(read) = self.read(3 * READ, reading).await? else {
+            return Err(StoreError::Bug("a plain read waits for no row".into()));
+        };
         let plan = Plan::new(&read, batch, Instant::now());
         Ok(self.write_plan(connection, plan).await)
     }
@@ -128,13 +157,28 @@ impl<D: Dialect> SqlStore<D> {
         &self,
         connection: PooledConnection<D>,
         batch: &'a [Operation],
-    ) -> Result<Tried<'a>> {
+        locks: Locks,
+    ) -> Result<UnderLock<'a>> {
         let reading = async {
-            let mut tx = connection.begin(D::WORDS.begin).await?;
-            let read = snapshot(&mut tx, batch, true).await?;
-            Ok((tx, read))
+            let begin = if locks == Locks::Brief {
+                D::WORDS.begin_brief
+            } else {
+                D::WORDS.begin
+            };
+            let mut tx = connection.begin(begin).await?;
+            Ok(match snapshot(&mut tx, batch, locks).await? {
+                Reading::Read(read) => Ok((tx, read)),
+                Reading::Missed(sku, warehouse) => {
+                    // Before the next attempt, which would meet these locks.
+                    tx.roll_back().await;
+                    Err((sku, warehouse))
+                }
+            })
         };
-        let (mut tx, read) = self.read(3 * READ, reading).await?;
+        let (mut tx, read) = match self.read(3 * READ, reading).await? {
+            Ok(read) => read,
+            Err((sku, warehouse)) => return Ok(UnderLock::Missed(sku, warehouse)),
+        };
         let plan = Plan::new(&read, batch, Instant::now());
         let written = if let Some(deadline) = plan.deadline() {
             // Nothing can be committed before the write, so its bound does not cover these.
@@ -151,7 +195,27 @@ impl<D: Dialect> SqlStore<D> {
             Ok(Written::Levels(Vec::new()))
         };
         // The outcome of a COMMIT is visible to the next transaction that locks the row.
-        Ok((plan, written, Expiry::passed()))
+        Ok(UnderLock::Tried((plan, written, Expiry::passed())))
+    }
+
+    /// Returns when the row of the level was free.
+    async fn wait_for_level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<()> {
+        let mut connections = self.writers.for_row(sku);
+        loop {
+            let connection = connections.acquire().await?;
+            let waiting = async {
+                let mut tx = connection.begin(D::WORDS.begin).await?;
+                let place = values![sku.as_str(), warehouse.as_str()];
+                let lock = statements::level(D::WORDS.lock_rows);
+                tx.execute(lock, &place).await.map_err(before_commit)?;
+                tx.roll_back().await;
+                Ok(())
+            };
+            match self.read(2 * READ, waiting).await {
+                Err(error) if connections.again(&error) => {}
+                waited => return waited,
+            }
+        }
     }
 
     /// What the end of the write means for the operations.

@@ -101,6 +101,15 @@ pub(super) fn unavailable(error: impl Into<DriverError>) -> StoreError {
     StoreError::Unavailable(error.into())
 }
 
+/// Whether a statement that locks a row has ended because another transaction holds it. MariaDB can bound a
+/// short wait only by the time of the statement.
+pub(super) fn stopped_waiting(error: &sqlx::Error) -> bool {
+    matches!(
+        classify(error),
+        Verdict::RollBackThenRetry | Verdict::TooSlow
+    )
+}
+
 /// Whether what a connection had prepared was gone or out of date. Nothing was executed.
 pub(super) fn is_stale(error: &StoreError) -> bool {
     let StoreError::ConnectionLost(source) = error else {

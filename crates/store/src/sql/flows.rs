@@ -1,6 +1,6 @@
 //! The core's ports, and the deductions that need no plan.
 
-use std::collections::BTreeSet;
+use std::slice;
 
 use async_trait::async_trait;
 
@@ -9,8 +9,10 @@ use super::conditional_write::ConditionalWrite;
 use super::dialect::{Dialect, values};
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
+use super::operations::select;
 use super::pool::PooledConnection;
 use super::reads::recorded;
+use super::snapshot::places;
 use super::statements;
 use crate::Result;
 use stocklock_core::plan::PlanAnswers;
@@ -18,7 +20,9 @@ use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader as _,
     OperationStore, ReadLevel, write_batch, write_levels,
 };
-use stocklock_core::stock::{Deduction, Fence, Movement, Operation, OperationId, Quantity, Sku};
+use stocklock_core::stock::{
+    Deduction, Fence, Movement, Operation, OperationFilter, OperationId, Quantity, Sku,
+};
 
 /// SKU, warehouse.
 const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
@@ -29,10 +33,11 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         self.write_one(operation).await
     }
 
-    async fn operation(&self, operation: OperationId) -> Result<Option<Movement>> {
-        let (statement, identity) = recorded::<D>(operation, None);
-        let found = self.select_movements(&self.readers, statement, &identity);
-        Ok(found.await?.pop())
+    async fn operation(&self, operation: OperationId) -> Result<Vec<Movement>> {
+        let of = OperationFilter::Id(operation);
+        let (statement, values) = select::<D>(&of, "");
+        self.select_movements(&self.readers, statement, &values)
+            .await
     }
 
     fn max_batch(&self) -> usize {
@@ -54,9 +59,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
             let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
             // The servers round to whole milliseconds.
             let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
-                let lines = operation.lines.iter();
-                let places: BTreeSet<_> = lines.map(|line| (&line.sku, &line.warehouse)).collect();
-                for (sku, warehouse) in places {
+                for (sku, warehouse) in places(slice::from_ref(operation)) {
                     let place = values![sku.as_str(), warehouse.as_str()];
                     let locked = tx
                         .execute(statements::level(D::WORDS.lock_rows), &place)

@@ -21,6 +21,7 @@ rows! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct LedgerRow {
         pub(crate) operation_id: Uuid,
+        pub(crate) line: i64,
         pub(crate) sku: Sku as String,
         pub(crate) warehouse: Warehouse as String,
         pub(crate) kind: MovementKind as String,
@@ -64,11 +65,14 @@ impl LedgerRow {
         }
     }
 
-    /// The movement of a plan that has no other.
+    /// The movement of a plan that has no other, if its line is the first.
     pub(crate) fn of_plan(plan: &Plan<'_>) -> Option<Self> {
         let ([level], [movement]) = (&plan.levels[..], &plan.movements[..]) else {
             return None;
         };
+        if movement.number() > 0 {
+            return None;
+        }
         let before = level.read.as_ref();
         let (sale, units) = movement
             .returned
@@ -95,6 +99,7 @@ impl LedgerRow {
         let caller = key.map_or_else(Caller::anonymous, |one| one.caller.clone());
         Self {
             operation_id: operation.id.0,
+            line: 0,
             sku: line.sku.clone(),
             warehouse: line.warehouse.clone(),
             kind,
@@ -143,6 +148,7 @@ impl LedgerRow {
         let hash = self.request_hash.map(<[u8; 32]>::try_from).transpose();
         Ok(Movement {
             operation: OperationId(self.operation_id),
+            line: self.line,
             sku: self.sku,
             warehouse: self.warehouse,
             kind: self.kind,

@@ -34,6 +34,10 @@ impl Dialect for MySqlServer {
         lock_sku: None,
         waits_for_inserts: true,
         lock_rows: " FOR UPDATE",
+        lock_free_rows: " FOR UPDATE NOWAIT",
+        begin_brief: "BEGIN",
+        // A lock wait is bounded in seconds. MySQL waits as long as the session does.
+        soon: "/*M! SET STATEMENT max_statement_time = 0.1 FOR */ ",
         // `now` is the time at the start of the statement.
         now: "unix_timestamp(sysdate(6)) * 1000",
         created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",

@@ -113,16 +113,23 @@ fn now() -> i64 {
 }
 
 /// Selects the movements of the operations. `end` ends the statement.
-fn select<'a, D: Dialect>(of: &'a OperationFilter, end: &str) -> (Statement, Vec<Value<'a>>) {
+pub(super) fn select<'a, D: Dialect>(
+    of: &'a OperationFilter,
+    end: &str,
+) -> (Statement, Vec<Value<'a>>) {
     let (table, rest, values) = match of {
         OperationFilter::Id(operation) => (
             "movement".to_owned(),
-            "operation_id = $1 ORDER BY line",
+            "operation_id = $1 ORDER BY line".to_owned(),
             values![operation.0].to_vec(),
         ),
         OperationFilter::Key(caller, key) => (
             "movement".to_owned(),
-            "caller = $1 AND idempotency_key = $2",
+            // Only the first movement has the key.
+            format!(
+                "operation_id = (SELECT operation_id FROM movement
+                    WHERE caller = $1 AND idempotency_key = $2{end}) ORDER BY line"
+            ),
             values![caller.as_str(), key.as_str()].to_vec(),
         ),
         OperationFilter::Reference {
@@ -133,8 +140,10 @@ fn select<'a, D: Dialect>(of: &'a OperationFilter, end: &str) -> (Statement, Vec
         } => (
             D::WORDS.movements_by(OF_CALLER_REFERENCE),
             // Without `OR`, for which a database would read the pages before this one.
+            // The lines too in the order of the index.
             "caller = $1 AND reference = $2 AND operation_id < $3
-                ORDER BY operation_id DESC LIMIT $4",
+                ORDER BY operation_id DESC, line DESC LIMIT $4"
+                .to_owned(),
             values![
                 caller.as_str(),
                 reference.as_str(),

@@ -47,6 +47,9 @@ impl Dialect for PostgresServer {
         lock_sku: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
         waits_for_inserts: false,
         lock_rows: " FOR UPDATE",
+        lock_free_rows: " FOR UPDATE NOWAIT",
+        begin_brief: "BEGIN; SET LOCAL lock_timeout = 100",
+        soon: "",
         // `now()` is the time at the start of the transaction.
         now: "extract(epoch FROM clock_timestamp()) * 1000",
         created_at: r#"to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#,

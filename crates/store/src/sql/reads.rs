@@ -10,7 +10,7 @@ use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
-use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS};
+use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS, Words};
 use super::{IDLE_LIMIT, LedgerQueries, READ, SqlStore, Store, audit, repeated_if_stale};
 use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
@@ -85,21 +85,24 @@ impl<D: Dialect> Store for SqlStore<D> {
 
 /// Selects the columns of `LedgerRow` from `movement`, which `rest` starts with.
 pub(super) fn movements<D: Dialect>(rest: &str) -> Statement {
+    let Words {
+        created_at,
+        integer,
+        ..
+    } = D::WORDS;
+    let columns = &*LEDGER_COLUMNS;
     Statement::built(format!(
-        "SELECT {}, {} AS created_at FROM {rest}",
-        *LEDGER_COLUMNS,
-        D::WORDS.created_at
+        "SELECT {columns}, cast(line AS {integer}) AS line, {created_at} AS created_at FROM {rest}"
     ))
 }
 
-/// Selects the movement of an operation, or else the one with its key.
+/// Selects the first movement of an operation, or else the one with its key.
 pub(super) fn recorded<D: Dialect>(
     operation: OperationId,
     idempotency: Option<&Idempotency>,
 ) -> (Statement, [Value<'_>; 3]) {
-    let by_identity =
-        "movement WHERE operation_id = $1 AND line = 0 OR caller = $2 AND idempotency_key = $3
-            ORDER BY operation_id = $1 DESC LIMIT 1";
+    let by_identity = "movement WHERE operation_id = $1 OR caller = $2 AND idempotency_key = $3
+            ORDER BY operation_id = $1 DESC, line LIMIT 1";
     let identity = values![
         operation.0,
         idempotency.map(|idempotency| idempotency.caller.as_str()),

@@ -1,12 +1,13 @@
 //! What a plan is decided on: levels, recorded movements, returns.
 //!
-//! Plain, or with the levels locked in the order of their names. The rest is read by later statements of the
-//! same transaction: they must see what was committed while the first one waited for a row.
+//! Plain, or with the levels locked in the order of their names, so that no transactions wait for each other.
+//! The rest is read by later statements of the same transaction: they must see what was committed while the
+//! first one waited for a row.
 
 use std::collections::BTreeSet;
 
 use super::dialect::{Dialect, Statement, values};
-use super::errors::before_commit;
+use super::errors::{before_commit, stopped_waiting};
 use super::ledger_row::LedgerRow;
 use super::pool::PooledConnection;
 use super::reads::movements;
@@ -15,25 +16,60 @@ use super::statements;
 use super::write::{Hex, json};
 use crate::Result;
 use stocklock_core::plan::Snapshot;
-use stocklock_core::stock::{Change, Line, Movement, Operation, OperationId, Sku, StockLevel};
+use stocklock_core::stock::{
+    Change, Line, Movement, Operation, OperationId, Sku, StockLevel, Warehouse,
+};
 
-/// Reads what a plan of the operations needs. `locks`: the rows are locked until the end of the transaction.
-pub(super) async fn snapshot<D: Dialect>(
+/// Whether the rows of a snapshot are locked until the end of the transaction, and how long for each of them
+/// it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Locks {
+    /// They are not locked.
+    None,
+    /// As long as the session does.
+    Waiting,
+    /// Not at all.
+    Free,
+    /// At most 100 ms, because others wait for those that are locked already.
+    Brief,
+}
+
+/// A snapshot; or the level whose row was locked by another transaction for too long.
+pub(super) enum Reading<'a> {
+    Read(Snapshot),
+    Missed(&'a Sku, &'a Warehouse),
+}
+
+/// SKU and warehouse of every level that the operations name, in the order in which they are locked.
+pub(super) fn places(operations: &[Operation]) -> BTreeSet<(&Sku, &Warehouse)> {
+    let lines = operations.iter().flat_map(|operation| &operation.lines);
+    lines.map(|line| (&line.sku, &line.warehouse)).collect()
+}
+
+/// Reads what a plan of the operations needs.
+pub(super) async fn snapshot<'a, D: Dialect>(
     connection: &mut PooledConnection<D>,
-    operations: &[Operation],
-    locks: bool,
-) -> Result<Snapshot> {
+    operations: &'a [Operation],
+    locks: Locks,
+) -> Result<Reading<'a>> {
     let lines = || operations.iter().flat_map(|operation| &operation.lines);
     let mut snapshot = Snapshot::default();
     let is_set = |line: &&Line| matches!(line.change, Change::Set(_));
     let set: BTreeSet<_> = lines().filter(is_set).map(|line| &line.sku).collect();
-    let places: BTreeSet<_> = lines().map(|line| (&line.sku, &line.warehouse)).collect();
     let mut read = None;
-    for (sku, warehouse) in places {
+    for (sku, warehouse) in places(operations) {
         if !set.contains(sku) {
-            let lock = if locks { D::WORDS.lock_rows } else { "" };
+            let statement = match locks {
+                Locks::None => statements::level(""),
+                Locks::Waiting => statements::level(D::WORDS.lock_rows),
+                Locks::Free => statements::level(D::WORDS.lock_free_rows),
+                Locks::Brief => statements::level_soon(&D::WORDS),
+            };
             let place = values![sku.as_str(), warehouse.as_str()];
-            let found = connection.fetch(statements::level(lock), &place).await;
+            let found = connection.fetch(statement, &place).await;
+            if locks != Locks::Waiting && matches!(&found, Err(error) if stopped_waiting(error)) {
+                return Ok(Reading::Missed(sku, warehouse));
+            }
             let levels = rows::levels(found.map_err(before_commit)?);
             snapshot.levels.extend(levels);
         } else if read != Some(sku) {
@@ -49,13 +85,17 @@ pub(super) async fn snapshot<D: Dialect>(
     if operations.len() > 1 {
         snapshot.recorded = Some(recorded_among(connection, operations).await?);
     }
-    for line in lines() {
-        if let Change::Return(one) = line.change {
-            let units = returned_units(connection, one.sale).await?;
-            snapshot.returned.insert(one.sale, units);
-        }
+    let sale = |line: &Line| match line.change {
+        Change::Return(one) => Some(one.sale),
+        _ => None,
+    };
+    let sales: BTreeSet<_> = lines().filter_map(sale).collect();
+    for sale in sales {
+        let returned = returned_units(connection, sale).await?.into_iter();
+        let returned = returned.map(|(line, units)| ((sale, line), units));
+        snapshot.returned.extend(returned);
     }
-    Ok(snapshot)
+    Ok(Reading::Read(snapshot))
 }
 
 /// Locks the levels of a SKU, and reads them.
@@ -68,18 +108,19 @@ pub(super) async fn lock_levels<D: Dialect>(
     Ok(rows::levels(found.map_err(before_commit)?))
 }
 
-/// Reads how many units of a sale have come back. Its level, which each return locks first, keeps others out.
+/// Reads how many units of each line of a sale have come back. Their levels, which each return locks first,
+/// keep others out.
 async fn returned_units<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sale: OperationId,
-) -> Result<i64> {
-    let sum = Statement::built(format!(
-        "SELECT cast(coalesce(sum(returned), 0) AS {}) FROM movement WHERE reverses = $1",
+) -> Result<Vec<(i64, i64)>> {
+    let sums = Statement::built(format!(
+        "SELECT cast(line AS {0}), cast(coalesce(sum(returned), 0) AS {0}) FROM movement
+            WHERE reverses = $1 GROUP BY line",
         D::WORDS.integer
     ));
-    let returned = connection.fetch(sum, &values![sale.0]).await;
-    let returned: Vec<(i64,)> = returned.map_err(before_commit)?;
-    Ok(returned.iter().map(|(units,)| units).sum())
+    let returned = connection.fetch(sums, &values![sale.0]).await;
+    returned.map_err(before_commit)
 }
 
 /// The movements with the keys of the operations, or with their ids if they have no key. One look-up of
@@ -97,7 +138,8 @@ pub(super) async fn recorded_among<'a, D: Dialect>(
     }
     let mut found = with_keys(connection, &keys).await?;
     if !ids.is_empty() {
-        let condition = "movement.operation_id = wanted.bytes AND movement.line = 0";
+        // An operation without a key has one line.
+        let condition = "movement.operation_id = wanted.bytes";
         let list = json(ids.into_iter());
         found.extend(wanted(connection, &list, condition).await?);
     }

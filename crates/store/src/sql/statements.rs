@@ -22,6 +22,12 @@ pub(crate) struct Words {
     pub(crate) waits_for_inserts: bool,
     /// Follows a query whose rows are locked.
     pub(crate) lock_rows: &'static str,
+    /// The same, if it must not wait for a row.
+    pub(crate) lock_free_rows: &'static str,
+    /// Begins a transaction whose statements wait at most 100 ms for a row, if they follow `soon`.
+    pub(crate) begin_brief: &'static str,
+    /// Before `SELECT`: it waits at most 100 ms for a row, if `begin_brief` does not say so.
+    pub(crate) soon: &'static str,
     /// The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of the
     /// statement or transaction.
     pub(crate) now: &'static str,
@@ -97,7 +103,7 @@ pub(crate) const DELTA: &str = "$5";
 pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
     LazyLock::new(|| [1, 2, 3, 4, 5].map(|number| format!("${}", LedgerRow::KNOWN + number)));
 
-/// The columns of `LedgerRow`, except for `created_at`.
+/// The columns of `LedgerRow`, except for `line` and `created_at`.
 pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
@@ -117,6 +123,12 @@ pub(crate) fn level(lock_rows: &str) -> Statement {
     Statement::built(format!(
         "SELECT {LEVEL_COLUMNS} FROM stock WHERE sku = $1 AND warehouse = $2{lock_rows}"
     ))
+}
+
+/// The same. It locks the row, and waits at most 100 ms for it in a transaction of [`Words::begin_brief`].
+pub(crate) fn level_soon(words: &Words) -> Statement {
+    let locking = level(words.lock_rows);
+    Statement::built(format!("{}{}", words.soon, locking.text.as_str()))
 }
 
 /// Reads the levels of a SKU.

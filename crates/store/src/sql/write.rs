@@ -181,10 +181,10 @@ impl<'a> MovementRow<'a> {
         self.movement.delta
     }
 
-    /// The key, which the first line of an operation has, and the hash of the request.
+    /// The key, which the first movement of an operation has, and the hash of the request.
     pub(crate) fn key(self) -> Option<(&'a str, &'a [u8])> {
         let key = self.operation().idempotency.as_ref();
-        let key = key.filter(|_| self.movement.line == 0)?;
+        let key = key.filter(|_| self.movement.is_first)?;
         Some((key.key.as_str(), &key.hash.0))
     }
 
@@ -192,12 +192,13 @@ impl<'a> MovementRow<'a> {
         self.key().map(|(key, hash)| (key, Hex(hash))).unzip()
     }
 
-    /// `None` for a sale of one line.
+    /// `None` for the first line of a sale.
     pub(crate) fn others(self) -> Option<Others<'a>> {
         let movement = self.movement;
         let is_sale = movement.kind == MovementKind::Deducted;
-        (!is_sale || movement.line > 0).then(|| Others {
-            line: integer(movement.line),
+        let line = movement.number();
+        (!is_sale || line > 0).then(|| Others {
+            line,
             kind: movement.kind.as_str(),
             read_version: movement.read_version,
             returned: movement

@@ -70,7 +70,7 @@ impl OperationStore for Calls {
         unreachable!("every deduction is in a batch")
     }
 
-    async fn operation(&self, _: OperationId) -> Result<Option<Movement>, StoreError> {
+    async fn operation(&self, _: OperationId) -> Result<Vec<Movement>, StoreError> {
         unreachable!("no batch reads the ledger through the port")
     }
 

@@ -48,7 +48,7 @@ impl Shop {
         let mut returned = HashMap::new();
         for movement in &self.ledger {
             if let (Some(sale), Some(units)) = (movement.reverses, movement.returned) {
-                *returned.entry(sale).or_default() += units;
+                *returned.entry((sale, movement.line)).or_default() += units;
             }
         }
         let has = |movement: &&Movement| {
@@ -83,8 +83,10 @@ impl Shop {
             let line = &planned.operation.lines[planned.line];
             let level = rules::find(&self.levels, line).expect("it was written");
             let key = planned.operation.idempotency.as_ref();
+            let key = key.filter(|_| planned.is_first);
             self.ledger.push(Movement {
                 operation: planned.operation.id,
+                line: planned.number(),
                 sku: line.sku.clone(),
                 warehouse: line.warehouse.clone(),
                 kind: planned.kind.clone(),
@@ -136,15 +138,19 @@ fn warehouse(name: &str) -> Warehouse {
 }
 
 fn any_key(rng: &mut Rng) -> Option<Idempotency> {
-    (rng.u8(..3) == 0).then(|| Idempotency {
-        caller: Caller::anonymous(),
-        key: IdempotencyKey::parse(&format!("K-{}", rng.u8(..3))).expect("a valid key"),
-        hash: RequestHash([0; 32]),
-    })
+    (rng.u8(..3) == 0).then(|| key(rng.u8(..3)))
 }
 
-/// An operation of one or more lines.
-fn any_operation(rng: &mut Rng, sales: &[Movement]) -> Operation {
+fn key(number: u8) -> Idempotency {
+    Idempotency {
+        caller: Caller::anonymous(),
+        key: IdempotencyKey::parse(&format!("K-{number}")).expect("a valid key"),
+        hash: RequestHash([0; 32]),
+    }
+}
+
+/// An operation of one or more lines. `sales`: the movements of each sale.
+fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
     let operation = OperationId(Uuid::from_u128(rng.u128(..)));
     let level = (
         sku(["a", "b"][rng.usize(..2)]),
@@ -181,16 +187,26 @@ fn any_operation(rng: &mut Rng, sales: &[Movement]) -> Operation {
         .into(),
         2 if !sales.is_empty() => {
             let sale = &sales[rng.usize(..sales.len())];
-            Reversal {
+            let mut lines: Vec<_> = sale
+                .iter()
+                .map(|one| (one.line, [None, Some(Quantity::ONE)][rng.usize(..2)]))
+                .collect();
+            rng.shuffle(&mut lines);
+            lines.truncate(rng.usize(0..=lines.len()));
+            let mut reversal = Reversal {
                 operation,
-                sale: sale.operation,
-                quantity: [None, Some(Quantity::ONE)][rng.usize(..2)],
+                sale: sale[0].operation,
+                quantity: None,
+                lines,
                 restock: rng.bool(),
                 reason,
                 idempotency: any_key(rng),
                 deadline,
+            };
+            if sale.len() > 1 {
+                reversal.idempotency = Some(key(rng.u8(..3)));
             }
-            .of_sale((sale.sku.clone(), sale.warehouse.clone()), -sale.delta)
+            reversal.of_sale(sale.clone()).expect("lines of the sale")
         }
         _ => {
             let mut order = Operation::from(Deduction {
@@ -219,16 +235,10 @@ pub(super) fn any_case(seed: u64) -> (Shop, Vec<Operation>) {
     let mut shop = Shop::generated(rng);
     let first: Vec<_> = (0..4).map(|_| any_operation(rng, &[])).collect();
     shop.make(&first);
-    // What comes back of a sale of several lines is not told apart by line yet.
-    let lines = |sale: &Movement| {
-        let rows = shop
-            .ledger
-            .iter()
-            .filter(|one| one.operation == sale.operation);
-        rows.count()
-    };
-    let is_sale = |one: &&Movement| one.kind == MovementKind::Deducted && lines(one) == 1;
+    let is_sale = |one: &&Movement| one.kind == MovementKind::Deducted;
     let sales: Vec<_> = shop.ledger.iter().filter(is_sale).cloned().collect();
+    let of_one = |one: &Movement, next: &Movement| one.operation == next.operation;
+    let sales: Vec<_> = sales.chunk_by(of_one).map(<[_]>::to_vec).collect();
     let operations = (0..rng.usize(1..7))
         .map(|_| any_operation(rng, &sales))
         .collect();

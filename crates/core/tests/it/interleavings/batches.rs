@@ -68,13 +68,17 @@ async fn buy_all(store: MemoryStore, batch: Vec<Operation>, way: Way) -> Answers
         for ((order, unknown), answer) in left.into_iter().zip(answers) {
             let operation = order.id;
             match answer {
-                Ok(AttemptOutcome::Deducted { .. }) => {
+                Ok(AttemptOutcome::Deducted { .. } | AttemptOutcome::Lines(_)) => {
                     known.push((operation, Known::Sold(operation)));
                 }
                 Ok(AttemptOutcome::Recorded(movement)) => {
                     known.push((operation, Known::Sold(movement.operation)));
                 }
-                Ok(AttemptOutcome::Insufficient { .. } | AttemptOutcome::Unrecorded { .. }) => {
+                Ok(
+                    AttemptOutcome::Insufficient { .. }
+                    | AttemptOutcome::Unrecorded { .. }
+                    | AttemptOutcome::RefusedLines(_),
+                ) => {
                     let late = match unknown {
                         Some(expiry) => store.late_attempt(&order, expiry).await,
                         None => Ok(LateAttempt::Dead),

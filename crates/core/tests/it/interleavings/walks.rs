@@ -281,13 +281,13 @@ async fn take_back(store: MemoryStore, policy: RetryPolicy, decisions: Decisions
         operation,
         sale: sale.operation,
         quantity: [None, Some(Quantity::ONE)][decisions.choose(2)],
+        lines: Vec::new(),
         restock: decisions.choose(2) == 0,
         reason: adjustment(1).reason,
         idempotency: None,
         deadline: Instant::now(),
     };
-    let place = (sale.sku.clone(), sale.warehouse.clone());
-    let reversal = reversal.of_sale(place, -sale.delta);
+    let reversal = reversal.of_sale(vec![sale.clone()]).expect("a sale");
     let reversed = level_service::change(&store, &policy, &reversal).await;
     (operation, reversed.map(|_| None))
 }

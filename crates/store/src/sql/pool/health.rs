@@ -35,7 +35,7 @@ pub(crate) struct ServerHealth {
     /// A pool has no connection, because the server allows no more.
     is_short: AtomicBool,
     /// How long to wait for a connection.
-    pub(super) wait_limit: Duration,
+    pub(crate) wait_limit: Duration,
     /// How long to wait for one answer. The server has ended the statement by then.
     pub(super) answer_limit: Duration,
     /// The database is a library in this process. It always answers.

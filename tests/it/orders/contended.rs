@@ -1,0 +1,246 @@
+//! Orders that want the same levels at the same time, and a level that someone else has locked.
+//!
+//! `TEST_ORDER_PAIRS` is the number of pairs. `TEST_ORDER_LEVELS` and `TEST_ORDER_BUYERS` are those of the sell-out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use stocklock_testkit::run::{rng, variable};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::order;
+use crate::faults::{KEY, new_key, send_until_final};
+use crate::support::app::{TestApp, send};
+use crate::support::rival::{Raw, Rival};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::{PrivateServer, Program, Settings};
+
+const DEFAULT_PAIRS: usize = 100;
+const DEFAULT_LEVELS: usize = 8;
+
+/// How many carts are in progress at the same time.
+const AT_ONCE: usize = 16;
+
+/// More units than a test sells.
+const PLENTY: i64 = 1_000_000;
+
+/// Deadlocks that the server has found.
+const DEADLOCKS_OF_MARIADB: &str = "SELECT variable_value FROM information_schema.global_status
+    WHERE variable_name = 'Innodb_deadlocks'";
+const DEADLOCKS_OF_POSTGRES: &str =
+    "SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()";
+
+/// How many sales there are, and how many movements they have.
+const SALES: &str = "SELECT CAST(count(DISTINCT operation_id) * 1000000 + count(*) AS char(20))
+    FROM movement WHERE kind = 'deducted'";
+
+async fn operations(raw: &mut Raw) -> [usize; 2] {
+    let both = raw.text(SALES).await.expect("a row");
+    let both: usize = both.trim().parse().expect("a number");
+    [both / 1_000_000, both % 1_000_000]
+}
+
+fn number(name: &str, default: usize) -> usize {
+    let number = variable(name);
+    number.map_or(default, |number| number.parse().expect("a number"))
+}
+
+fn sku(number: usize) -> String {
+    format!("sku-{number:03}")
+}
+
+/// Runs every job, so many at a time.
+async fn run<F>(jobs: impl Iterator<Item = F>, at_once: usize)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (mut running, mut jobs) = (JoinSet::new(), jobs);
+    loop {
+        for job in jobs.by_ref().take(at_once - running.len()) {
+            running.spawn(job);
+        }
+        let Some(ended) = running.join_next().await else {
+            return;
+        };
+        ended.expect("the job succeeds");
+    }
+}
+
+/// Goal: two carts that name the same levels in opposite orders never wait for each other.
+///
+/// Method: each pair is sent to two replicas at the same time, and several pairs share the levels. The server
+/// has no other clients, because it counts deadlocks for all together.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reversed_carts_never_deadlock(#[values(Mysql, Postgres)] backend: Backend) {
+    let pairs = number("TEST_ORDER_PAIRS", DEFAULT_PAIRS);
+    let (program, deadlocks) = match backend {
+        Postgres => (Program::Postgres, DEADLOCKS_OF_POSTGRES),
+        _ => (Program::MariaDb, DEADLOCKS_OF_MARIADB),
+    };
+    let server = PrivateServer::launch(program, &Settings::Test, &[]).await;
+    let server = server.expect("the server starts");
+    let app = Arc::new(TestApp::on(server.url(), 2, &[]).await);
+    for sku in (0..6).map(sku) {
+        app.set_level(&sku, PLENTY).await;
+    }
+    let mut movements = 0;
+    let begin = Instant::now();
+    let carts: Vec<Vec<Value>> = (0..pairs)
+        .map(|_| {
+            let mut skus: Vec<_> = (0..6).map(sku).collect();
+            rng().shuffle(&mut skus);
+            skus.truncate(rng().usize(2..=5));
+            movements += 2 * skus.len();
+            skus.iter().map(|sku| json!({ "sku": sku })).collect()
+        })
+        .collect();
+    let pair = |cart: Vec<Value>| {
+        let app = Arc::clone(&app);
+        async move {
+            let reversed: Vec<_> = cart.iter().rev().cloned().collect();
+            let buy = |replica, lines: &[Value]| {
+                let request = order(&app, replica, &json!(lines));
+                send_until_final(request.header(KEY, new_key()))
+            };
+            let (one, other) = tokio::join!(buy(0, &cart), buy(1, &reversed));
+            assert_eq!((one.status, other.status), (200, 200), "{one:?} {other:?}");
+        }
+    };
+    run(carts.into_iter().map(pair), AT_ONCE).await;
+
+    let mut raw = Raw::connect(backend, server.url()).await;
+    let deadlocks = raw.text(deadlocks).await;
+    let took = begin.elapsed();
+    println!("figure: {backend:?}: {pairs} pairs in {took:.1?}, {deadlocks:?} deadlocks");
+    assert_eq!(deadlocks.as_deref(), Some("0"));
+    assert_eq!(operations(&mut raw).await, [2 * pairs, movements]);
+    let mut sold = 0;
+    for sku in (0..6).map(sku) {
+        let audit = app.audit(&sku).await;
+        assert_eq!(audit["consistent"], true, "{audit}");
+        sold += audit["sold"].as_u64().expect("a number");
+    }
+    assert_eq!(sold, movements as u64);
+}
+
+/// Goal: carts with one to five lines, in which a SKU may be twice, sell the stock exactly: never more, and no
+/// cart in part.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn carts_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    const STOCK: i64 = 20;
+    let levels = number("TEST_ORDER_LEVELS", DEFAULT_LEVELS);
+    let app = Arc::new(TestApp::start(backend).await);
+    for sku in (0..levels).map(sku) {
+        app.set_level(&sku, STOCK).await;
+    }
+    let cart = move || {
+        let line = |_| json!({"sku": sku(rng().usize(..levels)), "quantity": rng().u32(1..=3)});
+        (0..rng().usize(1..=5)).map(line).collect::<Vec<_>>()
+    };
+    let sold = Arc::new(std::sync::Mutex::new(Vec::<Value>::new()));
+    let buyer = |buyer: usize| {
+        let (app, sold) = (Arc::clone(&app), Arc::clone(&sold));
+        async move {
+            // Until a cart is refused; then units of each SKU, until that is refused.
+            let (mut lines, mut refused) = (cart(), 0);
+            while refused <= levels {
+                let request = order(&app, buyer, &json!(lines));
+                let answer = send_until_final(request.header(KEY, new_key())).await;
+                if answer.status == 200 {
+                    let made = answer.body["lines"].as_array().expect("lines");
+                    assert_eq!(made.len(), lines.len());
+                    sold.lock().expect("no panic").extend(made.iter().cloned());
+                } else {
+                    assert_eq!(answer.code, "insufficient-stock", "{answer:?}");
+                    refused += 1;
+                }
+                lines = match refused {
+                    0 => cart(),
+                    refused => vec![json!({"sku": sku(refused - 1)})],
+                };
+            }
+        }
+    };
+    let buyers = number("TEST_ORDER_BUYERS", AT_ONCE);
+    run((0..buyers).map(buyer), buyers).await;
+    let sold = sold.lock().expect("no panic");
+    for sku in (0..levels).map(sku) {
+        let units = sold.iter().filter(|line| line["sku"] == json!(sku));
+        let units: i64 = units
+            .map(|line| line["quantity"].as_i64().expect("units"))
+            .sum();
+        let audit = app.audit(&sku).await;
+        let sums = ["sold", "on_hand", "oversold", "drift"].map(|sum| &audit[sum]);
+        assert_eq!(units, STOCK, "{sku}");
+        assert_eq!(json!(sums), json!([STOCK, 0, 0, 0]), "{sku}");
+    }
+    let mut raw = Raw::connect(backend, &app.database_url).await;
+    let [_, movements] = operations(&mut raw).await;
+    assert_eq!(movements, sold.len());
+}
+
+/// Goal: an order of 100 lines, of which someone else has locked one, does not stop the sales of the other 99.
+///
+/// Method: the order is repeated as long as the row is locked. Meanwhile every other SKU is bought.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn order_beside_a_locked_row_stops_no_other_sku(#[values(Mysql, Postgres)] backend: Backend) {
+    const LOCKED: usize = 60;
+    const HELD: Duration = Duration::from_secs(3);
+    let app = Arc::new(TestApp::with_flags(backend, 2, &["--wait-limit-ms=1000"]).await);
+    for sku in (0..100).map(sku) {
+        app.set_level(&sku, PLENTY).await;
+    }
+    let lock = format!("UPDATE stock SET held = held WHERE sku = '{}'", sku(LOCKED));
+    let rival = Rival::holding(backend, &app.database_url, lock.leak()).await;
+    let cart: Vec<_> = (0..100).map(|number| json!({"sku": sku(number)})).collect();
+    let wide = order(&app, 0, &json!(cart)).header(KEY, new_key());
+    let wide = tokio::spawn(send_until_final(wide));
+
+    let (mut slowest, mut number, begin) = (Duration::ZERO, 0, Instant::now());
+    while begin.elapsed() < HELD {
+        number = (number + 1) % LOCKED;
+        let request = app.deduct(1, "single-sql", &json!({"sku": sku(number)}));
+        let sold = send(request).await;
+        assert_eq!(sold.status, 200, "{sold:?}");
+        slowest = slowest.max(sold.after);
+    }
+    assert!(!wide.is_finished(), "the row is locked");
+    rival.let_go().await;
+    let wide = wide.await.expect("no panic");
+    assert_eq!(wide.status, 200, "{wide:?}");
+    println!("figure: {backend:?}: the slowest sale beside the order took {slowest:.0?}");
+    assert!(slowest < Duration::from_millis(800), "{slowest:?}");
+}
+
+/// Goal: requests with the same key at the same time are one order.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_at_the_same_time_is_one_order(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = Arc::new(TestApp::with_stock(backend, 2, "a", 100).await);
+    app.set_level("b", 100).await;
+    for _ in 0..10 {
+        let (key, cart) = (new_key(), json!([{"sku": "b"}, {"sku": "a"}]));
+        let buy = |replica| order(&app, replica, &cart).header(KEY, &key);
+        let requests = (0..4).map(|replica| send_until_final(buy(replica)));
+        let answers = futures_util::future::join_all(requests).await;
+        let ids: BTreeSet<_> = answers
+            .iter()
+            .map(|one| one.ok()["id"].to_string())
+            .collect();
+        assert_eq!(ids.len(), 1, "{answers:?}");
+        let first = answers.iter().filter(|one| !one.replayed).count();
+        assert!(first <= 1, "{answers:?}");
+        assert!(answers.iter().all(|one| one.body == answers[0].body));
+    }
+    assert_eq!(app.audit("a").await["sold"], 10);
+    assert_eq!(app.audit("b").await["sold"], 10);
+}
