@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn only_large_bodies_use_the_budget() {
         let bodies = BodyBudget(Arc::new(Semaphore::new(3)));
-        let data: Vec<u8> = (0..=STEP).map(|at| (at % 251) as u8).collect();
+        let data: Vec<u8> = (0..251).cycle().take(STEP + 1).collect();
         let left = || bodies.0.available_permits();
         let (mut small, mut large) = (ReadBody::default(), ReadBody::default());
         small.push(&data[..FREE], &bodies).expect("it is small");

@@ -212,7 +212,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             let line = json!({"$ref": format!("#/components/schemas/{line}")});
             json!({"type": "array", "items": line, "minItems": 1, "maxItems": most})
         }
-        "line" => whole(0, MAX_LINES as i64 - 1),
+        "line" => whole(0, i64::try_from(MAX_LINES).expect("a small number") - 1),
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }
 }

@@ -1,5 +1,6 @@
 //! Levels that are set or adjusted, and orders, over a connection that is lost in the COMMIT.
 
+use std::slice;
 use std::sync::Arc;
 
 use reqwest::header::IF_MATCH;
@@ -224,7 +225,10 @@ async fn unknown_order_is_resolved_by_its_key(
         "{answer:?}"
     );
     for sku in ["lost", "other"] {
-        subject.ledger.assert_sold(sku, &[answer.id.clone()]).await;
+        subject
+            .ledger
+            .assert_sold(sku, slice::from_ref(&answer.id))
+            .await;
         subject.ledger.assert_consistent(sku).await;
     }
 }

@@ -3,6 +3,7 @@
 //! `TEST_ORDER_PAIRS` is the number of pairs. `TEST_ORDER_LEVELS` and `TEST_ORDER_BUYERS` are those of the sell-out.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -169,7 +170,7 @@ async fn carts_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] backend: 
     };
     let buyers = number("TEST_ORDER_BUYERS", AT_ONCE);
     run((0..buyers).map(buyer), buyers).await;
-    let sold = sold.lock().expect("no panic");
+    let sold = mem::take(&mut *sold.lock().expect("no panic"));
     for sku in (0..levels).map(sku) {
         let units = sold.iter().filter(|line| line["sku"] == json!(sku));
         let units: i64 = units

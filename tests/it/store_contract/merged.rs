@@ -241,7 +241,7 @@ async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend:
     let fixture = Fixture::with(backend, "a", 5).await;
     fixture.put("b", 5).await;
     let mut first = Raw::recording_key(backend, &fixture.url).await;
-    let batches = vec![
+    let batches = [
         vec![deduction("a", 1)],
         vec![deduction_with_key("b", 1, "K")],
     ];

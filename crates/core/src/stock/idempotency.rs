@@ -120,8 +120,8 @@ impl RequestHash {
     #[must_use]
     pub fn of_operation(lines: &[Line], remarks: &Remarks) -> Self {
         let [reason, reference] = remarks.texts();
-        match lines {
-            [one] => match one.change {
+        if let [one] = lines {
+            match one.change {
                 Change::Deduct(quantity) => {
                     return Self::of_deduction(&one.sku, &one.warehouse, quantity, reference);
                 }
@@ -130,8 +130,7 @@ impl RequestHash {
                     return Self::of_adjustment(&one.sku, &one.warehouse, delta, reason, reference);
                 }
                 Change::Return(_) | Change::Set(_) => {}
-            },
-            _ => {}
+            }
         }
         let line = |line: &Line| {
             let Line { sku, warehouse, .. } = line;
