@@ -124,7 +124,7 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
     let is_time = created_at.starts_with("20") && created_at.ends_with('Z');
     assert!(is_time, "{created_at}");
     let expected = json!({
-        "id": sold.ok()["id"], "sku": "a", "warehouse": "north", "kind": "deducted", "delta": -7,
+        "id": sold.ok()["id"], "line": 0, "sku": "a", "warehouse": "north", "kind": "deducted", "delta": -7,
         "available_after": 44, "level_version": 3, "read_version": 2, "strategy": "optimistic",
         "caller": "anonymous", "idempotency_key": null, "reason": null,
         "reference": null, "reverses": null, "returned": null, "created_at": null,

@@ -237,7 +237,7 @@ async fn nginx_refuses_requests_in_the_format_of_a_replica() {
     assert_eq!(problem(metrics).await, expected);
 
     let deduct = topology.url("/stock/deduct?sku=none");
-    let large = send(client.post(&deduct).body("x".repeat(17 * 1024))).await;
+    let large = send(client.post(&deduct).body("x".repeat(65 * 1024))).await;
     let expected = (413, "body-too-large".to_owned());
     assert_eq!(problem(large).await, expected);
 

@@ -91,8 +91,10 @@ impl Dialect for MySqlServer {
             Session::Fresh(connection) => (Transaction::begun(connection), true),
             Session::Open(tx) => (tx, false),
         };
+        // This procedure waits for rows and keys.
+        let waits = begins && write.waits;
         if let (true, Some(level), Some(sales)) =
-            (begins, write.only_level(), procedure::sales(write))
+            (waits, write.only_level(), procedure::sales(write))
         {
             let values = values![
                 level.sku,
