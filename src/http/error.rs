@@ -37,7 +37,7 @@ pub(super) type Fields<'a> = BTreeMap<&'static str, Field<'a>>;
 pub(super) enum Field<'a> {
     Text(Cow<'a, str>),
     Number(i64),
-    Lines(Vec<BTreeMap<&'static str, Field<'static>>>),
+    Lines(Vec<Fields<'static>>),
 }
 
 impl<'a, T: Into<Cow<'a, str>>> From<T> for Field<'a> {

@@ -248,6 +248,16 @@ async fn nginx_refuses_requests_in_the_format_of_a_replica() {
         assert_eq!(id == given, kept, "{id:?}");
     }
 
+    // nginx lets no header through that a replica would refuse.
+    for (lines, status) in [(2, 200), (3, 400)] {
+        let request = client.get(topology.url("/healthz"));
+        let add = |request: reqwest::RequestBuilder, line| {
+            request.header(format!("X-{line}"), "x".repeat(6_800))
+        };
+        let answer = send((0..lines).fold(request, add)).await;
+        assert_eq!(answer.status(), status);
+    }
+
     // A request of HTTP/1.0 needs no Host.
     let mut old = TcpStream::connect(topology.address()).await;
     let old = old.as_mut().expect("nginx listens");

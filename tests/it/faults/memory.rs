@@ -1,5 +1,7 @@
 //! Clients that do not finish their requests do not use up the memory of a small container.
 
+use std::time::Duration;
+
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -71,12 +73,12 @@ impl Unfinished {
 /// Waits until the replica's memory has not grown for a while.
 async fn until_settled(serve: &Process) {
     let (mut peak, mut since) = (0, Instant::now());
-    while since.elapsed().as_millis() < 300 {
+    while since.elapsed() < Duration::from_millis(300) {
         let now = serve.peak_memory();
         if now > peak {
             (peak, since) = (now, Instant::now());
         }
-        sleep(std::time::Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
 }
 

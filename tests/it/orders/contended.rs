@@ -188,7 +188,8 @@ async fn carts_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] backend: 
 
 /// Goal: an order of 100 lines, of which someone else has locked one, does not stop the sales of the other 99.
 ///
-/// Method: the order is repeated as long as the row is locked. Meanwhile every other SKU is bought.
+/// Method: the order is repeated as long as the row is locked. Meanwhile the SKUs are bought whose rows it
+/// locks before that one, again and again.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_beside_a_locked_row_stops_no_other_sku(#[values(Mysql, Postgres)] backend: Backend) {

@@ -359,3 +359,20 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
     let next = guarded(&store, &deduction("a", 1)).await.unwrap();
     assert_eq!(next, committed(remaining));
 }
+
+/// Someone else has locked the table, so that even a plain read waits.
+#[tokio::test]
+async fn batch_that_reads_first_may_meet_a_locked_table() {
+    let fixture = Fixture::with(Postgres, "a", 5).await;
+    let mut other = Raw::connect(Postgres, &fixture.url).await;
+    other.begin().await;
+    let lock = "LOCK TABLE stock IN ACCESS EXCLUSIVE MODE";
+    other.run(lock).await.unwrap();
+    let batch = [deduction("a", 1), deduction("a", 1)];
+    let answers = timeout(BOUNDED, fixture.store.deduct_all(&batch, true)).await;
+    for answer in answers.expect("the wait is bounded") {
+        assert_matches!(answer, Err(StoreError::LockWait(_)));
+    }
+    other.run("ROLLBACK").await.unwrap();
+    assert_eq!(fixture.level("a").await.on_hand, 5);
+}

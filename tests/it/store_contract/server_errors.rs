@@ -254,7 +254,7 @@ async fn levels_and_movements_are_written_together_or_fail() {
     }
 }
 
-/// It is told of two movements and gets one.
+/// The level has two movements, and the call brings one of them.
 #[tokio::test]
 async fn procedure_writes_no_level_without_each_of_its_movements() {
     let fixture = Fixture::with(Mysql, "a", 10).await;

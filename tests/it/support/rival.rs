@@ -102,8 +102,8 @@ impl Raw {
     }
 }
 
-/// An open transaction that has locked rows of stock: every one, or those that the test names; on `SQLite`, the database. It is rolled
-/// back when it is dropped.
+/// An open transaction that has locked rows of stock: every one, or those that the test names; on `SQLite`,
+/// the database. It is rolled back when it is dropped.
 pub(crate) struct Rival(Raw);
 
 impl Rival {

@@ -6,7 +6,9 @@ use super::dialect::{Dialect, values};
 use super::errors::{before_commit, conflict_if_duplicate};
 use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Transaction};
-use super::snapshot::{Locks, Reading, lock_levels, places, recorded_among, snapshot, with_keys};
+use super::snapshot::{
+    Reading, RowLocks, lock_levels, places, recorded_among, snapshot, with_keys,
+};
 use super::write::{Session, Write, Written};
 use super::{READ, SqlStore, one_line, statements};
 use crate::{Result, StoreError};
@@ -35,9 +37,9 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
         let since = Instant::now();
         let mut connections = self.writers.for_row(&batch[0].first().sku);
         let mut locks = if places(batch).len() > 1 {
-            Locks::Free
+            RowLocks::Free
         } else {
-            Locks::Waiting
+            RowLocks::Waiting
         };
         loop {
             let connection = connections.acquire().await?;
@@ -57,7 +59,7 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
                                 let problem = "the rows were never free at the same time";
                                 return Err(StoreError::LockWait(problem.into()));
                             }
-                            locks = Locks::Brief;
+                            locks = RowLocks::Brief;
                             continue;
                         }
                         Err(error) => Err(error),
@@ -132,7 +134,7 @@ impl<D: Dialect> SqlStore<D> {
         mut connection: PooledConnection<D>,
         batch: &'a [Operation],
     ) -> Result<Tried<'a>> {
-        let reading = snapshot(&mut connection, batch, Locks::None);
+        let reading = snapshot(&mut connection, batch, RowLocks::None);
         let Reading::Read(read) = self.read(3 * READ, reading).await? else {
             return Err(StoreError::Bug("a plain read waits for no row".into()));
         };
@@ -157,10 +159,10 @@ impl<D: Dialect> SqlStore<D> {
         &self,
         connection: PooledConnection<D>,
         batch: &'a [Operation],
-        locks: Locks,
+        locks: RowLocks,
     ) -> Result<UnderLock<'a>> {
         let reading = async {
-            let begin = if locks == Locks::Brief {
+            let begin = if locks == RowLocks::Brief {
                 D::WORDS.begin_brief
             } else {
                 D::WORDS.begin

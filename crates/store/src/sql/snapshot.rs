@@ -23,7 +23,7 @@ use stocklock_core::stock::{
 /// Whether the rows of a snapshot are locked until the end of the transaction, and how long for each of them
 /// it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Locks {
+pub(super) enum RowLocks {
     /// They are not locked.
     None,
     /// As long as the session does.
@@ -50,7 +50,7 @@ pub(super) fn places(operations: &[Operation]) -> BTreeSet<(&Sku, &Warehouse)> {
 pub(super) async fn snapshot<'a, D: Dialect>(
     connection: &mut PooledConnection<D>,
     operations: &'a [Operation],
-    locks: Locks,
+    locks: RowLocks,
 ) -> Result<Reading<'a>> {
     let lines = || operations.iter().flat_map(|operation| &operation.lines);
     let mut snapshot = Snapshot::default();
@@ -60,14 +60,15 @@ pub(super) async fn snapshot<'a, D: Dialect>(
     for (sku, warehouse) in places(operations) {
         if !set.contains(sku) {
             let statement = match locks {
-                Locks::None => statements::level(""),
-                Locks::Waiting => statements::level(D::WORDS.lock_rows),
-                Locks::Free => statements::level(D::WORDS.lock_free_rows),
-                Locks::Brief => statements::level_soon(&D::WORDS),
+                RowLocks::None => statements::level(""),
+                RowLocks::Waiting => statements::level(D::WORDS.lock_rows),
+                RowLocks::Free => statements::level(D::WORDS.lock_free_rows),
+                RowLocks::Brief => statements::level_soon(&D::WORDS),
             };
             let place = values![sku.as_str(), warehouse.as_str()];
             let found = connection.fetch(statement, &place).await;
-            if locks != Locks::Waiting && matches!(&found, Err(error) if stopped_waiting(error)) {
+            let may_miss = matches!(locks, RowLocks::Free | RowLocks::Brief);
+            if may_miss && matches!(&found, Err(error) if stopped_waiting(error)) {
                 return Ok(Reading::Missed(sku, warehouse));
             }
             let levels = rows::levels(found.map_err(before_commit)?);

@@ -177,7 +177,7 @@ fn update_levels() -> String {
 
 /// Inserts movements in time: a JSON array with an array for each, the strategy of sales, the expiry, and the
 /// names of the only level. `has_rest`: some have a [`MovementRow::rest`](super::write::MovementRow::rest).
-/// `has_level`: each has the names of its level. What is not there is not looked for, which takes time.
+/// `has_level`: each has the names of its level. What no row has is not looked up, because that takes time.
 fn insert_movements(has_rest: bool, has_level: bool) -> String {
     let rest = |number: &str| {
         if has_rest {
