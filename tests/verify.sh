@@ -29,7 +29,7 @@ rules | late-messages | | late_messages:: late_transactions:: attempt_that_waits
 rules | duplicates | | duplicates::
 rules | creations | TEST_CREATIONS=1000 | creations::
 rules | returns | TEST_PAIRS=10000 | reversals::concurrent::
-rules | orders | TEST_ORDER_PAIRS=10000 TEST_ORDER_LEVELS=100 TEST_ORDER_BUYERS=256 | --test-threads=1 orders::contended::
+rules | orders | TEST_ORDER_PAIRS=10000 TEST_ORDER_LEVELS=100 TEST_ORDER_BUYERS=256 TEST_ORDER_SECONDS=6 | --test-threads=1 orders::contended::
 rules | interleavings | EXPLORE=full | interleavings:: --skip walks::
 rules | failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 faults | kills | TEST_KILLS=20 | kills::

@@ -5,6 +5,7 @@
 //! first one waited for a row.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{before_commit, stopped_waiting};
@@ -19,6 +20,7 @@ use stocklock_core::plan::Snapshot;
 use stocklock_core::stock::{
     Change, Line, Movement, Operation, OperationId, Sku, StockLevel, Warehouse,
 };
+use tokio::time::Instant;
 
 /// Whether the rows of a snapshot are locked until the end of the transaction, and how long for each of them
 /// it waits.
@@ -30,9 +32,12 @@ pub(super) enum RowLocks {
     Waiting,
     /// Not at all.
     Free,
-    /// At most 100 ms, because others wait for those that are locked already.
+    /// At most 100 ms, because others wait for those that are locked already. After [`BRIEF`] not at all.
     Brief,
 }
+
+/// How long a snapshot may wait for rows while it has locked others, besides the wait for one more.
+const BRIEF: Duration = Duration::from_millis(100);
 
 /// A snapshot; or the level whose row was locked by another transaction for too long.
 pub(super) enum Reading<'a> {
@@ -56,14 +61,14 @@ pub(super) async fn snapshot<'a, D: Dialect>(
     let mut snapshot = Snapshot::default();
     let is_set = |line: &&Line| matches!(line.change, Change::Set(_));
     let set: BTreeSet<_> = lines().filter(is_set).map(|line| &line.sku).collect();
-    let mut read = None;
+    let (mut read, since) = (None, Instant::now());
     for (sku, warehouse) in places(operations) {
         if !set.contains(sku) {
             let statement = match locks {
                 RowLocks::None => statements::level(""),
                 RowLocks::Waiting => statements::level(D::WORDS.lock_rows),
-                RowLocks::Free => statements::level(D::WORDS.lock_free_rows),
-                RowLocks::Brief => statements::level_soon(&D::WORDS),
+                RowLocks::Brief if since.elapsed() < BRIEF => statements::level_soon(&D::WORDS),
+                RowLocks::Free | RowLocks::Brief => statements::level(D::WORDS.lock_free_rows),
             };
             let place = values![sku.as_str(), warehouse.as_str()];
             let found = connection.fetch(statement, &place).await;
