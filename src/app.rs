@@ -97,7 +97,7 @@ impl Replica {
             config: config.clone(),
             mode,
             replica,
-            deductor: Arc::new(Deductor::new(context, writes.clone())),
+            deductor: Arc::new(Deductor::new(context, writes.clone(), levels.clone())),
             levels,
             store,
             level_cache,
@@ -139,7 +139,11 @@ impl Replica {
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
         let store = Arc::clone(&api.store);
-        let checkpoints = tokio::spawn(checkpoints::run(Arc::clone(&store), stop.clone()));
+        let checkpoints = tokio::spawn(checkpoints::run(
+            Arc::clone(&store),
+            api.levels.clone(),
+            stop.clone(),
+        ));
         let serve_and_drain = async {
             let http = HttpService::new(Arc::clone(&api));
             let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());

@@ -36,6 +36,7 @@ mod error;
 mod extract;
 mod fields;
 mod headers;
+mod holds;
 mod lab;
 mod levels;
 mod movements;
@@ -142,6 +143,10 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(operations::operation))
         .routes(routes!(operations::operations))
         .routes(routes!(reverse::reverse))
+        .routes(routes!(holds::list, holds::hold))
+        .routes(routes!(holds::confirm))
+        .routes(routes!(holds::release))
+        .routes(routes!(holds::extend))
         .routes(routes!(audit::audit_all))
         .routes(routes!(strategies::strategies))
         .routes(routes!(probes::healthz))

@@ -44,7 +44,7 @@ BEGIN
     END IF;
     IF p_waits THEN
         SELECT group_concat(wanted.number),
-                group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held
+                group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held - coalesce(wanted.held_delta, 0)
                     + coalesce(wanted.new_limit, stock.backorder_limit), ']'),
                 count(*), sum(wanted.movements), max(stock.sku), max(stock.warehouse)
             INTO v_levels, v_written, v_number, v_movements, v_sku, v_warehouse
@@ -55,19 +55,20 @@ BEGIN
                     delta        bigint      PATH '$[3]',
                     movements    bigint      PATH '$[4]',
                     read_version bigint      PATH '$[5]',
-                    new_limit    bigint      PATH '$[6]'
+                    new_limit    bigint      PATH '$[6]',
+                    held_delta   bigint      PATH '$[7]'
                 )) AS wanted
                 STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)
                     ON stock.sku = wanted.sku COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
                     AND stock.warehouse = wanted.warehouse COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
             WHERE stock.version = coalesce(wanted.read_version, stock.version)
-                AND stock.on_hand + wanted.delta - stock.held
+                AND stock.on_hand + wanted.delta - stock.held - coalesce(wanted.held_delta, 0)
                     + coalesce(wanted.new_limit, stock.backorder_limit) >= 0
             FOR UPDATE;
     ELSE
         -- If a session waits for no lock (0), MariaDB cannot commit after it has skipped a locked row (1180).
         /*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ SELECT group_concat(wanted.number),
-                group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held
+                group_concat('[', wanted.number, ', ', stock.on_hand + wanted.delta - stock.held - coalesce(wanted.held_delta, 0)
                     + coalesce(wanted.new_limit, stock.backorder_limit), ']'),
                 count(*), sum(wanted.movements), max(stock.sku), max(stock.warehouse)
             INTO v_levels, v_written, v_number, v_movements, v_sku, v_warehouse
@@ -78,13 +79,14 @@ BEGIN
                     delta        bigint      PATH '$[3]',
                     movements    bigint      PATH '$[4]',
                     read_version bigint      PATH '$[5]',
-                    new_limit    bigint      PATH '$[6]'
+                    new_limit    bigint      PATH '$[6]',
+                    held_delta   bigint      PATH '$[7]'
                 )) AS wanted
                 STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)
                     ON stock.sku = wanted.sku COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
                     AND stock.warehouse = wanted.warehouse COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
             WHERE stock.version = coalesce(wanted.read_version, stock.version)
-                AND stock.on_hand + wanted.delta - stock.held
+                AND stock.on_hand + wanted.delta - stock.held - coalesce(wanted.held_delta, 0)
                     + coalesce(wanted.new_limit, stock.backorder_limit) >= 0
             FOR UPDATE SKIP LOCKED;
     END IF;
@@ -98,12 +100,14 @@ BEGIN
                 warehouse varchar(64) CHARACTER SET utf8mb4 PATH '$[2]',
                 delta     bigint      PATH '$[3]',
                 movements bigint      PATH '$[4]',
-                new_limit bigint      PATH '$[6]'
+                new_limit bigint      PATH '$[6]',
+                held_delta bigint     PATH '$[7]'
             )) AS wanted
             STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)
                 ON stock.sku = wanted.sku COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
                 AND stock.warehouse = wanted.warehouse COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */
             SET stock.on_hand = stock.on_hand + wanted.delta,
+                stock.held = stock.held + coalesce(wanted.held_delta, 0),
                 stock.backorder_limit = coalesce(wanted.new_limit, stock.backorder_limit),
                 stock.version = stock.version + wanted.movements
             WHERE find_in_set(wanted.number, v_levels);
@@ -113,7 +117,7 @@ BEGIN
         INSERT INTO movement
             (operation_id, line, sku, warehouse, kind, delta, read_version, strategy, caller,
                 idempotency_key, request_hash, reason, reference, available_after, level_version,
-                reverses, returned)
+                reverses, returned, held_delta)
             SELECT unhex(row_.operation_id), coalesce(json_value(row_.rest, '$[3]'), 0), stock.sku,
                 stock.warehouse, coalesce(json_value(row_.rest, '$[4]'), 'deducted'), row_.delta,
                 json_value(row_.rest, '$[5]'),
@@ -123,7 +127,7 @@ BEGIN
                 json_value(row_.rest, '$[8][0]'), json_value(row_.rest, '$[8][1]'),
                 stock.on_hand - stock.held + stock.backorder_limit + row_.units_after,
                 stock.version - row_.movements_after, unhex(json_value(row_.rest, '$[6]')),
-                json_value(row_.rest, '$[7]')
+                json_value(row_.rest, '$[7]'), coalesce(json_value(row_.rest, '$[9]'), 0)
             FROM json_table(p_movements, '$[*]' COLUMNS (
                     -- The movements of the level after this one, and the units that they take.
                     movements_after bigint       PATH '$[0][0]',
@@ -135,7 +139,7 @@ BEGIN
                     request_hash    varchar(64)  PATH '$[0][6]',
                     -- What few movements have, as a JSON array: number, SKU and warehouse of the level, if
                     -- there are several; line, kind, read_version, reverses, returned; an array of reason
-                    -- and reference. Few columns, because each reads the row from its start.
+                    -- and reference; units added to `held`. Few columns, because each reads the row from its start.
                     rest            text         CHARACTER SET utf8mb4 PATH '$[1]'
                 )) AS row_
                 STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)

@@ -88,7 +88,7 @@ async fn print_audits(args: &AuditArgs, store: &Arc<dyn Store>) -> Result<Found,
 impl Found {
     /// Prints the audits of a SKU, and counts what they show.
     fn print(&mut self, sku: Sku, audits: Result<Vec<Audit>, StoreError>) -> Result<(), Failure> {
-        let is_wrong = |audit: &&Audit| audit.drift() != 0 || audit.oversold() != 0;
+        let is_wrong = |audit: &&Audit| !audit.consistent();
         match &audits {
             Ok(audits) => self.wrong_levels += audits.iter().filter(is_wrong).count(),
             Err(_) => self.not_audited += 1,

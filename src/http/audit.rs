@@ -32,6 +32,8 @@ pub(super) struct WarehouseAudit {
     held: i64,
     /// `on_hand` minus the sum of all movements; not 0 if the level missed a sale.
     drift: i64,
+    /// `held` minus the sum of all movements of held units.
+    held_drift: i64,
     /// Units sold that did not exist.
     oversold: i64,
     /// Whether level and ledger agree.
@@ -42,6 +44,7 @@ impl From<Audit> for WarehouseAudit {
     fn from(audit: Audit) -> Self {
         Self {
             drift: audit.drift(),
+            held_drift: audit.held_drift(),
             oversold: audit.oversold(),
             consistent: audit.consistent(),
             received: audit.received,

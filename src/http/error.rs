@@ -138,6 +138,10 @@ impl From<&StockError> for ApiError {
             },
             StockError::Insufficient { .. }
             | StockError::NotASale
+            | StockError::NotAHold
+            | StockError::HoldEnded { .. }
+            | StockError::HoldExpired { .. }
+            | StockError::ExceedsHold { .. }
             | StockError::ExceedsSale { .. }
             | StockError::RequestInFlight
             | StockError::BelowLimit
@@ -160,10 +164,23 @@ impl From<&StockError> for ApiError {
             StockError::Insufficient {
                 requested,
                 available,
+            }
+            | StockError::HoldExpired {
+                requested,
+                available,
             } => vec![
                 ("requested", Field::Number(*requested)),
                 ("available", Field::Number(*available)),
             ],
+            StockError::ExceedsHold { requested, held } => vec![
+                ("requested", Field::Number(*requested)),
+                ("held", Field::Number(*held)),
+            ],
+            StockError::HoldEnded { line, state, by } => {
+                let mut fields = vec![("line", Field::Number(*line)), ("state", (*state).into())];
+                fields.extend(by.map(|by| ("by", by.to_string().into())));
+                fields
+            }
             StockError::ExceedsSale { requested, left } => vec![
                 ("requested", Field::Number(*requested)),
                 ("left", Field::Number(*left)),

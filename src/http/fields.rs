@@ -7,13 +7,14 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::deduct_batch;
+use super::holds::MAX_SECONDS;
 use super::paging::PageSize;
 use stocklock_core::stock::{
     IdempotencyKey, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark, is_name_char,
 };
 
 /// The bodies of requests.
-const BODIES: [&str; 10] = [
+const BODIES: [&str; 16] = [
     "DeductBody",
     "OrderLine",
     "BatchBody",
@@ -24,6 +25,12 @@ const BODIES: [&str; 10] = [
     "AdjustmentLine",
     "ReverseBody",
     "ReturnLine",
+    "HoldBody",
+    "ConfirmBody",
+    "ConfirmLine",
+    "ReleaseBody",
+    "ReleaseLine",
+    "ExtendBody",
 ];
 
 /// Those that have either `lines` or these fields. An order in a batch names a SKU.
@@ -183,9 +190,17 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             units["not"] = json!({"const": 0});
             units
         }
-        "kind" => one_of(&["received", "deducted", "adjusted", "returned"]),
+        "kind" => one_of(&[
+            "received", "deducted", "adjusted", "returned", "held", "released", "expired",
+        ]),
         "strategy" => one_of(strategies),
         "guard" | "check" => one_of(&["on", "off"]),
+        "expires_in_s" => {
+            json!({"type": ["integer", "null"], "minimum": 1, "maximum": MAX_SECONDS})
+        }
+        "cursor" if place == "get /holds" => {
+            json!({"type": "string", "pattern": "^v1;[0-9]{1,18};[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12};[0-9]{1,4}$"})
+        }
         "cursor" if place == "get /operations" => json!({"type": "string", "format": "uuid"}),
         "cursor" => {
             let name = format!("{}{{1,{MAX_NAME_CHARS}}}", *NAME_CHAR);
@@ -201,12 +216,14 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
         "since" | "Last-Event-ID" => whole(0, i64::MAX),
-        "restock" | "cached" => json!({"type": "boolean"}),
+        "restock" | "cached" | "late" => json!({"type": "boolean"}),
         "lines" => {
             let (line, most) = match place {
                 "BatchBody" => ("BatchLine", deduct_batch::MAX_LINES),
                 "AdjustmentsBody" => ("AdjustmentLine", MAX_LINES),
                 "ReverseBody" => ("ReturnLine", MAX_LINES),
+                "ConfirmBody" => ("ConfirmLine", MAX_LINES),
+                "ReleaseBody" => ("ReleaseLine", MAX_LINES),
                 _ => ("OrderLine", MAX_LINES),
             };
             let line = json!({"$ref": format!("#/components/schemas/{line}")});

@@ -19,16 +19,18 @@ use stocklock_core::stock::{
 pub(super) struct MovementBody {
     /// The id of the operation.
     id: String,
-    /// Its line in the operation, from 0. A return has the line of its sale.
+    /// Its line in the operation, from 0. A return has the line of its sale, the end of a hold that of the hold.
     line: i64,
     /// The SKU.
     sku: String,
     /// The warehouse.
     warehouse: String,
-    /// `received`, `deducted`, `adjusted` or `returned`. A later release may have recorded other kinds.
+    /// `received`, `deducted`, `adjusted`, `returned`, `held`, `released` or `expired`. A later release may have recorded other kinds.
     kind: String,
     /// Units added; negative for a sale.
     delta: i64,
+    /// Units set aside; negative if they are no longer.
+    held_delta: i64,
     /// Units available after the movement.
     available_after: i64,
     /// The version of the level after the movement: its place in the order of the level's commits, without
@@ -47,7 +49,7 @@ pub(super) struct MovementBody {
     reason: Option<String>,
     /// The external reference.
     reference: Option<String>,
-    /// The id of the sale, if units of it came back.
+    /// The id of the sale, if units of it came back; of the hold, if it ended.
     reverses: Option<String>,
     /// How many units came back. They are in `delta` only if they are on hand again.
     returned: Option<i64>,
@@ -64,6 +66,7 @@ impl From<Movement> for MovementBody {
             warehouse: movement.warehouse.into(),
             kind: movement.kind.as_str().to_owned(),
             delta: movement.delta,
+            held_delta: movement.held_delta,
             available_after: movement.available_after,
             level_version: movement.level_version,
             read_version: movement.read_version,
@@ -95,7 +98,8 @@ pub(super) struct MovementQuery {
     /// Only movements of this warehouse.
     #[param(value_type = Option<String>)]
     warehouse: Option<Warehouse>,
-    /// Only movements of this kind: `received`, `deducted`, `adjusted` or `returned`.
+    /// Only movements of this kind: `received`, `deducted`, `adjusted`, `returned`, `held`, `released` or
+    /// `expired`.
     #[param(value_type = Option<String>)]
     kind: Option<MovementKind>,
     /// Only movements with this reference.

@@ -111,10 +111,18 @@ pub(super) struct Problem {
     request_id: String,
     /// Units requested (`insufficient-stock`, `exceeds-sale`).
     requested: Option<i64>,
-    /// Units available (`insufficient-stock`).
+    /// Units available (`insufficient-stock`, `hold-expired`).
     available: Option<i64>,
     /// Units of the sale that have not come back (`exceeds-sale`).
     left: Option<i64>,
+    /// Units that the line holds (`exceeds-hold`).
+    held: Option<i64>,
+    /// What has become of the line of the hold (`hold-ended`).
+    state: Option<String>,
+    /// The number of that line.
+    line: Option<i64>,
+    /// The operation that ended it.
+    by: Option<String>,
     /// The id of the operation (`outcome-unknown`), for `GET /operations/{id}`.
     id: Option<String>,
     /// The lines that refuse an operation of several lines.

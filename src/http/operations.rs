@@ -10,11 +10,13 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
+use super::holds::HoldState;
 use super::movements::MovementBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NoFields, StrictQuery, openapi, remark};
 use stocklock_core::stock::{
-    Caller, IdempotencyKey, Movement, OperationFilter, OperationId, OperationStatus, Remark,
+    Caller, IdempotencyKey, Movement, MovementKind, OperationFilter, OperationId, OperationStatus,
+    Remark,
 };
 
 /// What operations did.
@@ -27,6 +29,9 @@ pub(super) struct OperationBody {
     movements: Vec<MovementBody>,
     /// The `cursor` parameter for the next page; `null` on the last page.
     next_cursor: Option<String>,
+    /// What has become of it, if it is one operation, and a hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<HoldState>,
 }
 
 impl OperationBody {
@@ -58,10 +63,20 @@ impl OperationBody {
             movements.extend(api.store.operation(last).await?);
         }
         movements.sort_by_key(|one| (Reverse(one.operation), one.line));
+        let hold = match movements.first() {
+            Some(first)
+                if first.kind == MovementKind::Held
+                    && movements.iter().all(|one| one.operation == first.operation) =>
+            {
+                Some(HoldState::of(api, first.operation).await?)
+            }
+            _ => None,
+        };
         Ok(Json(Self {
             status: status.as_str(),
             movements: movements.into_iter().map(MovementBody::from).collect(),
             next_cursor,
+            hold,
         }))
     }
 }

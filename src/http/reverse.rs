@@ -120,17 +120,24 @@ fn return_lines(
     if quantity.is_some() {
         return Err(ApiError::invalid("send either lines or quantity, not both"));
     }
+    distinct_lines(lines.iter().map(|one| (one.line, one.quantity)).collect())
+}
+
+/// Lines of an operation by their numbers, each named once.
+pub(super) fn distinct_lines(
+    lines: Vec<(i64, Option<Quantity>)>,
+) -> Result<Vec<(i64, Option<Quantity>)>, ApiError> {
     has_lines(lines.len())?;
-    for (number, ReturnLine { line, .. }) in lines.iter().enumerate() {
+    for (number, (line, _)) in lines.iter().enumerate() {
         if !(0..MAX_LINES).contains(&usize::try_from(*line).unwrap_or(MAX_LINES)) {
             let most = MAX_LINES - 1;
             let detail = format!("lines[{number}].line: must be from 0 to {most}");
             return Err(ApiError::invalid(detail));
         }
-        if lines[..number].iter().any(|other| other.line == *line) {
+        if lines[..number].iter().any(|(other, _)| other == line) {
             let detail = format!("lines[{number}].line: is named twice");
             return Err(ApiError::invalid(detail));
         }
     }
-    Ok(lines.iter().map(|one| (one.line, one.quantity)).collect())
+    Ok(lines)
 }

@@ -53,7 +53,9 @@ impl AuditGauges {
     }
 
     pub(super) fn record(&self, sku: &Sku, audits: &[Audit]) {
-        let drift = audits.iter().map(|audit| audit.drift().unsigned_abs());
+        let drift = audits
+            .iter()
+            .map(|audit| audit.drift().unsigned_abs() + audit.held_drift().unsigned_abs());
         let oversold = audits.iter().map(|audit| audit.oversold().unsigned_abs());
         let units = [drift.sum(), oversold.sum()];
         let mut findings = self.lock();

@@ -40,6 +40,7 @@ mod full {
     mod load;
 }
 mod headers;
+mod holds;
 mod idempotency;
 mod lab;
 mod ledger_size;

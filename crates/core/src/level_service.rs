@@ -8,19 +8,25 @@ use tokio::time::Instant;
 
 use crate::deduct::{Counters, Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
 use crate::ports::{
-    AttemptOutcome, CachedLevels, ChangedLevel, DeductionMetrics, OperationStore, StoreError,
+    AttemptOutcome, CachedLevels, ChangedLevel, DeductionMetrics, HoldStore, OperationStore,
+    StoreError,
 };
 use crate::stock::{
-    Adjustment, Change, LevelChange, Line, MadeLine, Movement, Operation, OperationId, Quantity,
-    RefusedLine, Reversal, StockError, StockLevel,
+    Adjustment, Change, How, LevelChange, Line, MadeLine, Movement, Operation, OperationId,
+    Quantity, RefusedLine, Reversal, Sku, StockError, StockLevel, Warehouse,
 };
 
 mod answers;
+mod holds;
+mod reclaim;
 
 pub use answers::{
     Adjusted, AdjustedLine, AdjustedLines, LevelSet, Ordered, OrderedLine, Reversed, ReversedLine,
     ReversedLines,
 };
+
+pub use holds::{Confirmed, ConfirmedLine, Held, Released};
+use reclaim::Reclaims;
 
 /// How long the answer may wait until the counter in Redis is deleted.
 const DELETE_WAIT: Duration = Duration::from_millis(50);
@@ -44,7 +50,8 @@ pub struct Changed {
 /// Sets and adjusts levels, and takes sold units back, each change in its own task.
 #[derive(Debug, Clone)]
 pub struct LevelService {
-    store: Arc<dyn OperationStore>,
+    store: Arc<dyn HoldStore>,
+    reclaims: Arc<Reclaims>,
     policy: RetryPolicy,
     writes: WritePool,
     sold_out: Arc<SoldOut>,
@@ -59,7 +66,7 @@ impl LevelService {
     /// `metrics` counts orders.
     #[must_use]
     pub fn new(
-        store: Arc<dyn OperationStore>,
+        store: Arc<dyn HoldStore>,
         policy: RetryPolicy,
         writes: WritePool,
         sold_out: Arc<SoldOut>,
@@ -69,6 +76,7 @@ impl LevelService {
     ) -> Self {
         Self {
             store,
+            reclaims: Arc::default(),
             policy,
             writes,
             sold_out,
@@ -157,43 +165,86 @@ impl LevelService {
         Reversed::new(changed, sale, restock, by_line)
     }
 
+    /// Makes an operation. If units are missing, it is made again after the due holds of its levels have ended.
+    async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
+        loop {
+            let since = Instant::now();
+            let changed = self.change_once(operation.clone()).await;
+            let short: Vec<_> = match &changed {
+                Err(StockError::Insufficient { .. } | StockError::HoldExpired { .. }) => {
+                    let line = operation.first();
+                    vec![(line.sku.clone(), line.warehouse.clone())]
+                }
+                Err(StockError::Lines(lines)) => lines.iter().filter_map(short_level).collect(),
+                _ => Vec::new(),
+            };
+            let mut is_again = false;
+            for (sku, warehouse) in &short {
+                is_again |= self
+                    .reclaim(sku, warehouse, (since, operation.deadline))
+                    .await?;
+            }
+            if !is_again {
+                return changed;
+            }
+        }
+    }
+
     /// Makes an operation in its own task. Before its caller is answered, the deductions forget that its
     /// levels were sold out, and their cached values and their counters end. That happens also if the
     /// caller leaves or its deadline passes.
-    async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
+    async fn change_once(&self, operation: Operation) -> Result<Changed, StockError> {
         let lines = operation.lines.iter();
         let places: BTreeSet<_> = lines
             .map(|line| (line.sku.clone(), line.warehouse.clone()))
             .collect();
         let deadline = operation.deadline;
         let slot = self.writes.admit(&operation.first().sku)?;
-        let (sold_out, cached) = (Arc::clone(&self.sold_out), Arc::clone(&self.cached));
-        let Self {
-            store,
-            policy,
-            counters,
-            ..
-        } = self.clone();
+        let this = self.clone();
         let write = async move {
-            let changed = change(&*store, &policy, &operation).await;
+            let changed = change(&*this.store, &this.policy, &operation).await;
             for level in &places {
-                sold_out.forget(level);
-                cached.forget(&level.0);
+                this.sold_out.forget(level);
+                this.cached.forget(&level.0);
             }
-            let may_be_changed = matches!(changed, Ok(_) | Err(StockError::OutcomeUnknown { .. }));
-            if let Some(counters) = counters.filter(|_| may_be_changed) {
-                let deleting = tokio::spawn(async move {
-                    for level in &places {
-                        counters.forget(level).await;
-                    }
-                });
-                // Best effort. It goes on if Redis takes longer.
-                let _ = tokio::time::timeout(DELETE_WAIT, deleting).await;
+            if matches!(changed, Ok(_) | Err(StockError::OutcomeUnknown { .. })) {
+                this.forget_counters(places).await;
             }
             changed
         };
         self.writes.run(slot, deadline, write).await
     }
+
+    /// What this replica knows of levels that may have been changed is out of date.
+    async fn forget(&self, levels: BTreeSet<(Sku, Warehouse)>) {
+        for level in &levels {
+            self.sold_out.forget(level);
+            self.cached.forget(&level.0);
+        }
+        self.forget_counters(levels).await;
+    }
+
+    /// Deletes the counters of levels in Redis: best effort. It goes on if Redis takes longer.
+    async fn forget_counters(&self, levels: BTreeSet<(Sku, Warehouse)>) {
+        let Some(counters) = self.counters.clone() else {
+            return;
+        };
+        let deleting = tokio::spawn(async move {
+            for level in &levels {
+                counters.forget(level).await;
+            }
+        });
+        let _ = tokio::time::timeout(DELETE_WAIT, deleting).await;
+    }
+}
+
+/// The level of a line that is refused because units are missing.
+fn short_level(line: &RefusedLine) -> Option<(Sku, Warehouse)> {
+    let is_short = matches!(
+        line.error,
+        StockError::Insufficient { .. } | StockError::HoldExpired { .. }
+    );
+    is_short.then(|| (line.sku.clone(), line.warehouse.clone()))
 }
 
 /// Makes an operation in this task that is not a sale of one line, for [`LevelService`] and for tests that
@@ -262,9 +313,22 @@ fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
         Change::Deduct(quantity) => quantity.units(),
         Change::Adjust(delta) => -delta,
         Change::Return(one) => one.quantity.map_or(1, Quantity::units),
+        Change::Hold(holding) => holding.quantity.units(),
+        Change::End(end) => match end.how {
+            How::Confirm { units, .. } => units,
+            How::Release | How::Expire => 0,
+        },
         Change::Set(_) => 0,
     };
     match outcome {
+        AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available }
+            if matches!(line.change, Change::End(_)) =>
+        {
+            StockError::HoldExpired {
+                requested,
+                available,
+            }
+        }
         AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available } => {
             StockError::Insufficient {
                 requested,
@@ -344,7 +408,9 @@ impl Changed {
             sku: level.sku.clone(),
             warehouse: level.warehouse.clone(),
             delta: changed.delta,
+            held_delta: changed.held_delta,
             returned: changed.returned,
+            expires_at: changed.expires_at,
             remaining: level.available(),
         };
         Self {

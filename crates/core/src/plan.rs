@@ -11,6 +11,9 @@
 //! | an operation, or a key of its caller, is recorded once | the recorded movement, or the refusal of the key | `idempotency-key-reused` |
 //! | a deduction, or an adjustment that takes units, leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
 //! | only a setting creates a level, and needs a number of units for that | [`AttemptOutcome::UnknownSku`] | `unknown-sku` |
+//! | a hold leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
+//! | a line of a hold ends once; if it has expired, it can be released, and sold from what is available | [`Refusal::HoldEnded`] | `hold-ended` |
+//! | a hold whose time is over is sold if its caller accepts that | [`Refusal::HoldExpired`] | `hold-expired` |
 //! | a return gives no more units back than are left of its line of the sale | [`Refusal::ExceedsSale`] | `exceeds-sale` |
 //! | the caller's precondition holds | [`Refusal::PreconditionFailed`] | `precondition-failed` |
 //! | units are set without a precondition only as long as nothing else has changed the level | [`Refusal::PreconditionRequired`] | `precondition-required` |
@@ -49,7 +52,16 @@ pub struct Snapshot {
     pub recorded: Option<Vec<Movement>>,
     /// How many units of each line of a sale have come back.
     pub returned: Returned,
+    /// The open lines of the holds that operations end: units, and when they end.
+    pub holds: HashMap<HoldLine, (i64, i64)>,
+    /// How lines of those holds have ended that are not open.
+    pub ends: HashMap<HoldLine, MovementKind>,
+    /// The database's clock in milliseconds since 1970, if a hold begins or ends.
+    pub now: i64,
 }
+
+/// The operation and the line of a hold.
+pub type HoldLine = (OperationId, i64);
 
 /// Units that have come back, by the operation and the line of the sale.
 pub type Returned = HashMap<(OperationId, i64), i64>;
@@ -61,6 +73,9 @@ pub struct Plan<'a> {
     pub levels: Vec<PlannedLevel<'a>>,
     /// In the order of the operations and of their lines.
     pub movements: Vec<PlannedMovement<'a>>,
+    /// The lines of holds that end, and the time at which each must be due, or
+    /// [`NEVER`](crate::stock::NEVER) if it need not be.
+    pub ended: Vec<(HoldLine, i64)>,
     /// One for each operation.
     decisions: Vec<Decision>,
 }
@@ -72,6 +87,8 @@ pub struct PlannedLevel<'a> {
     pub line: &'a Line,
     /// Units added to `on_hand`.
     pub delta: i64,
+    /// Units added to `held`.
+    pub held_delta: i64,
     /// Units added to those that are available.
     pub available_delta: i64,
     /// The new backorder limit, if it is set.
@@ -101,12 +118,18 @@ pub struct PlannedMovement<'a> {
     pub kind: MovementKind,
     /// Units added to `on_hand`.
     pub delta: i64,
+    /// Units added to `held`.
+    pub held_delta: i64,
     /// Units that it and the movements of the level before it add to those that are available.
     pub available_delta: i64,
     /// The version that the level had, if it was set.
     pub read_version: Option<i64>,
-    /// The sale whose units come back, and how many.
-    pub returned: Option<(OperationId, i64)>,
+    /// The sale whose units come back, or the hold that ends.
+    pub reverses: Option<OperationId>,
+    /// How many units of a sale come back.
+    pub returned: Option<i64>,
+    /// When it ends, if it is a hold.
+    pub expires_at: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -136,7 +159,9 @@ impl PlannedMovement<'_> {
             sku: line.sku.clone(),
             warehouse: line.warehouse.clone(),
             delta: self.delta,
-            returned: self.returned.map(|(_, units)| units),
+            held_delta: self.held_delta,
+            returned: self.returned,
+            expires_at: self.expires_at,
             remaining,
         }
     }
@@ -211,6 +236,7 @@ impl<'a> Plan<'a> {
             levels,
             movements,
             decisions,
+            ended: _,
         } = self;
         let is_whole = available.iter().all(Option::is_some);
         let remaining = |movement: &PlannedMovement<'_>| {

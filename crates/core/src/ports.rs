@@ -21,5 +21,7 @@ pub use lock::{HeldLock, Lock, LockError, Locks};
 pub use merged::write_levels;
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangedLevel, Refusal};
-pub use store::{CachedLevels, Condition, DeductionStore, LedgerReader, OperationStore, ReadLevel};
+pub use store::{
+    CachedLevels, Condition, DeductionStore, HoldStore, LedgerReader, OperationStore, ReadLevel,
+};
 pub use store_error::{DriverError, StoreError};

@@ -8,6 +8,7 @@ mod change;
 mod deduction;
 mod error;
 mod fence;
+mod hold;
 mod idempotency;
 mod ledger;
 mod level;
@@ -23,6 +24,9 @@ pub use change::{Adjustment, LevelChange, Precondition, Reversal, Scope};
 pub use deduction::{Deducted, Deduction, OperationId};
 pub use error::{RefusedLine, StockError};
 pub use fence::Fence;
+pub use hold::{
+    Ending, HoldCursor, HoldEnd, HoldFilter, Holding, How, Late, NEVER, OpenHold, Resolved, state,
+};
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
 pub use ledger::{LedgerCursor, LedgerPage, MovementFilter};
 pub use level::{LevelCursor, MAX_UNITS, Revision, StockLevel};

@@ -24,6 +24,7 @@ mod conditional_write;
 mod dialect;
 mod errors;
 mod flows;
+mod holds;
 mod ledger_pages;
 mod ledger_row;
 mod migration;

@@ -9,10 +9,13 @@ use secrecy::SecretString;
 use stocklock::batching::TokioSpawn;
 use stocklock::config::{DatabaseConfig, ServicesConfig};
 use stocklock::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
+use stocklock::level_service::LevelService;
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
-use stocklock::ports::{AttemptOutcome, Condition, DeductionStore, Locks, Refusal, StoreError};
-use stocklock::stock::{Deduction, StockError, Warehouse};
+use stocklock::ports::{
+    AttemptOutcome, CachedLevels, Condition, DeductionStore, Locks, Refusal, StoreError,
+};
+use stocklock::stock::{Deduction, Sku, StockError, Warehouse};
 use stocklock::strategy::{Available, Safeguards, Strategy, Tier};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
@@ -45,7 +48,24 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
         metrics: Arc::new(Metrics::default()),
     };
     let writes = WritePool::new(1000);
-    Arc::new(Deductor::new(context, writes))
+    let levels = LevelService::new(
+        Arc::clone(&context.store) as _,
+        context.policy.clone(),
+        writes.clone(),
+        Arc::clone(context.groups.sold_out()),
+        Arc::new(NoCache),
+        None,
+        Arc::clone(&context.metrics),
+    );
+    Arc::new(Deductor::new(context, writes, levels))
+}
+
+/// Nothing is cached.
+#[derive(Debug)]
+struct NoCache;
+
+impl CachedLevels for NoCache {
+    fn forget(&self, _: &Sku) {}
 }
 
 /// The locks in the fixture's database.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Counters, DeductionRun, GroupQueue, RetryPolicy, WritePool};
+use crate::level_service::LevelService;
 use crate::ports::{DeductionMetrics, DeductionStore, Locks};
 use crate::stock::{Deducted, Deduction, StockError};
 use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
@@ -35,13 +36,19 @@ pub struct DeductionContext {
 pub struct Deductor {
     context: DeductionContext,
     writes: WritePool,
+    levels: LevelService,
 }
 
 impl Deductor {
-    /// A deductor whose deductions count as writes of `writes`.
+    /// A deductor whose deductions count as writes of `writes`. `levels` ends the holds whose units are
+    /// needed.
     #[must_use]
-    pub fn new(context: DeductionContext, writes: WritePool) -> Self {
-        Self { context, writes }
+    pub fn new(context: DeductionContext, writes: WritePool, levels: LevelService) -> Self {
+        Self {
+            context,
+            writes,
+            levels,
+        }
     }
 
     /// Deducts under `strategy`. Answers at the deduction's deadline at the latest.
@@ -81,8 +88,29 @@ impl Deductor {
         safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
-        let run = DeductionRun::new(&self.context, strategy, &deduction, safeguards);
-        let result = run.run().await;
+        let result = loop {
+            let since = Instant::now();
+            let run = DeductionRun::new(&self.context, strategy, &deduction, safeguards);
+            let result = run.run().await;
+            if !matches!(result, Err(StockError::Insufficient { .. })) {
+                break result;
+            }
+            let Deduction {
+                sku,
+                warehouse,
+                deadline,
+                ..
+            } = &deduction;
+            match self
+                .levels
+                .reclaim(sku, warehouse, (since, *deadline))
+                .await
+            {
+                Ok(false) => break result,
+                Ok(true) => {}
+                Err(error) => break Err(error),
+            }
+        };
         // Counted in the task, so that a sale counts even if its client has disconnected.
         let metrics = &self.context.metrics;
         metrics.deduction(strategy.name(), outcome_label(&result), started.elapsed());

@@ -5,18 +5,22 @@ use tokio::time::Instant;
 use super::ports::NEVER;
 use super::store::{Entry, MemoryStore, Row, key};
 use super::transaction::Transaction;
-use crate::plan::{Plan, PlannedMovement, Returned, Snapshot};
+use crate::plan::{HoldLine, Plan, PlannedMovement, Returned, Snapshot};
 use crate::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry, LedgerReader as _,
     OperationStore as _, StoreError,
 };
-use crate::stock::{Change, Line, Movement, Operation, OperationId, Sku, StockLevel, Warehouse};
+use crate::stock::{
+    Change, Line, Movement, OpenHold, Operation, OperationId, Sku, StockLevel, Warehouse,
+};
 
 /// What is written, and on which condition.
 #[derive(Debug, Clone)]
 struct Write {
     levels: Vec<LevelWrite>,
     movements: Vec<MovementWrite>,
+    opened: Vec<OpenHold>,
+    ended: Vec<(HoldLine, i64)>,
     expires_at: i64,
     /// Whether it waits for a locked row. Otherwise it leaves out the level.
     waits: bool,
@@ -29,6 +33,7 @@ struct LevelWrite {
     sku: Sku,
     warehouse: Warehouse,
     delta: i64,
+    held_delta: i64,
     available_delta: i64,
     backorder_limit: Option<i64>,
     movements: i64,
@@ -57,6 +62,7 @@ impl Write {
             sku: level.line.sku.clone(),
             warehouse: level.line.warehouse.clone(),
             delta: level.delta,
+            held_delta: level.held_delta,
             available_delta: level.available_delta,
             backorder_limit: level.backorder_limit,
             movements: level.movements,
@@ -70,11 +76,27 @@ impl Write {
         Self {
             levels: levels.collect(),
             movements: movements.collect(),
+            opened: plan.movements.iter().filter_map(opened).collect(),
+            ended: plan.ended.clone(),
             expires_at,
             waits,
             is_whole: waits || !plan.is_divisible(),
         }
     }
+}
+
+/// The row of a hold.
+fn opened(movement: &PlannedMovement<'_>) -> Option<OpenHold> {
+    let line = &movement.operation.lines[movement.line];
+    Some(OpenHold {
+        hold: movement.operation.id,
+        line: movement.number(),
+        sku: line.sku.clone(),
+        warehouse: line.warehouse.clone(),
+        units: movement.held_delta,
+        expires_at: movement.expires_at?,
+        is_due: false,
+    })
 }
 
 /// The row of a movement. The write computes its `available_after` and `level_version`.
@@ -87,8 +109,9 @@ fn entry(movement: &PlannedMovement<'_>, line: &Line) -> Entry {
     row.read_version = movement.read_version;
     row.strategy = operation.strategy.map(str::to_owned);
     row.remarks = operation.remarks.clone();
-    row.reverses = movement.returned.map(|(sale, _)| sale);
-    row.returned = movement.returned.map(|(_, units)| units);
+    row.held_delta = movement.held_delta;
+    row.reverses = movement.reverses;
+    row.returned = movement.returned;
     row.line = movement.number();
     if !movement.is_first {
         (row.idempotency_key, row.request_hash) = (None, None);
@@ -251,6 +274,31 @@ impl MemoryStore {
         if !sales.is_empty() {
             snapshot.returned = self.returned(&sales).await?;
         }
+        let lines = || operations.iter().flat_map(|operation| &operation.lines);
+        let ends = lines().filter_map(|line| match line.change {
+            Change::End(end) => Some((end.hold, end.line)),
+            _ => None,
+        });
+        let ends: Vec<_> = ends.collect();
+        if !ends.is_empty() || lines().any(|line| matches!(line.change, Change::Hold(_))) {
+            self.step("SELECT the holds and what has ended them")
+                .await?;
+            let tables = self.tables();
+            snapshot.now = tables.clock;
+            for of_hold in ends {
+                if let Some(open) = tables.holds.get(&of_hold) {
+                    snapshot
+                        .holds
+                        .insert(of_hold, (open.units, open.expires_at));
+                }
+                let movements = tables.ledger.iter().map(|entry| &entry.movement);
+                let ends = movements
+                    .filter(|one| (one.reverses, one.line) == (Some(of_hold.0), of_hold.1));
+                if let Some(last) = ends.last() {
+                    snapshot.ends.insert(of_hold, last.kind.clone());
+                }
+            }
+        }
         Ok(snapshot)
     }
 
@@ -295,6 +343,10 @@ impl MemoryStore {
             }
             return Ok(Written::Levels(vec![None; available.len()]));
         }
+        if !tx.end_holds(write.ended) {
+            return Ok(Written::Levels(vec![None; available.len()]));
+        }
+        tx.open_holds(write.opened);
         for movement in write.movements {
             let Some(level) = &after[movement.level] else {
                 continue;
@@ -329,6 +381,7 @@ impl MemoryStore {
         };
         let set = |row: &mut Row| {
             row.level.on_hand += level.delta;
+            row.level.held += level.held_delta;
             row.level.backorder_limit = level.backorder_limit.unwrap_or(row.level.backorder_limit);
             // The update itself adds one.
             row.level.version += level.movements - 1;

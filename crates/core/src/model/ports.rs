@@ -9,12 +9,12 @@ use super::transaction::Transaction;
 use crate::plan::PlanAnswers;
 use crate::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore as _, Condition,
-    DeductionStore, Expiry, LateAttempt, LedgerReader, OperationStore, ReadLevel, StoreError,
-    write_batch, write_levels,
+    DeductionStore, Expiry, HoldStore, LateAttempt, LedgerReader, OperationStore, ReadLevel,
+    StoreError, write_batch, write_levels,
 };
 use crate::stock::{
-    Change, Deduction, Idempotency, Line, Movement, MovementKind, Operation, OperationId, Sku,
-    StockLevel, Warehouse,
+    Change, Deduction, HoldFilter, Idempotency, Line, Movement, MovementKind, OpenHold, Operation,
+    OperationId, Sku, StockLevel, Warehouse,
 };
 
 /// The expiry of a write that cannot be late.
@@ -150,6 +150,56 @@ impl OperationStore for MemoryStore {
         let key = operation.idempotency.as_ref();
         let sku = &operation.first().sku;
         Ok(self.recorded(sku, operation.id, key).await?.into())
+    }
+}
+
+#[async_trait]
+impl HoldStore for MemoryStore {
+    async fn children(&self, parent: OperationId) -> Result<Vec<Movement>, StoreError> {
+        self.step("SELECT what reverses it").await?;
+        let mut movements = self.movements_now();
+        movements.retain(|one| one.reverses == Some(parent));
+        Ok(movements)
+    }
+
+    async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>, StoreError> {
+        self.step("SELECT the holds").await?;
+        let (mut holds, now) = (self.holds_now(), self.tables().clock);
+        holds
+            .iter_mut()
+            .for_each(|one| one.is_due = one.expires_at <= now);
+        holds.retain(|one| match filter {
+            HoldFilter::Operation(hold) => one.hold == *hold,
+            HoldFilter::Page {
+                level, only_due, ..
+            } => {
+                let is_of = |(sku, warehouse): &(Sku, Warehouse)| {
+                    one.sku == *sku && one.warehouse == *warehouse
+                };
+                level.as_ref().is_none_or(is_of) && (one.is_due || !only_due)
+            }
+        });
+        Ok(holds)
+    }
+
+    async fn extend(
+        &self,
+        hold: OperationId,
+        lasts: Option<i64>,
+    ) -> Result<Vec<OpenHold>, StoreError> {
+        self.step("UPDATE the hold").await?;
+        let mut tables = self.tables();
+        let now = tables.clock;
+        let ends = lasts.map_or(NEVER, |lasts| now + lasts);
+        let mut found = Vec::new();
+        for one in tables.holds.values_mut().filter(|one| one.hold == hold) {
+            if one.expires_at > now {
+                one.expires_at = one.expires_at.max(ends);
+            }
+            one.is_due = one.expires_at <= now;
+            found.push(one.clone());
+        }
+        Ok(found)
     }
 }
 

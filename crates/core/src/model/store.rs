@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::explore::{Decisions, yield_once};
 use super::mutex::ModelMutex;
+use crate::plan::HoldLine;
 use crate::ports::StoreError;
 use crate::stock::{
-    Audit, Caller, Fence, Idempotency, Movement, MovementKind, OperationId, Remarks, Sku,
+    Audit, Caller, Fence, Idempotency, Movement, MovementKind, OpenHold, OperationId, Remarks, Sku,
     StockLevel, Warehouse,
 };
 
@@ -55,6 +56,7 @@ pub struct MemoryStore {
 pub(super) struct Tables {
     levels: Vec<Row>,
     pub(super) ledger: Vec<Entry>,
+    pub(super) holds: BTreeMap<HoldLine, OpenHold>,
     locks: BTreeMap<String, ModelMutex>,
     /// The faults that may still happen.
     faults: Faults,
@@ -113,6 +115,7 @@ impl Entry {
             warehouse: after.warehouse.clone(),
             kind,
             delta,
+            held_delta: 0,
             available_after: after.available(),
             level_version: after.version,
             read_version: None,
@@ -240,11 +243,17 @@ impl MemoryStore {
                 .map(|one| one.delta)
                 .sum()
         };
+        let held_sum = || -> i64 {
+            let movements = tables.ledger.iter().map(|entry| &entry.movement);
+            let of_level = movements.filter(|one| one.sku == *sku && one.warehouse == warehouse);
+            of_level.map(|one| one.held_delta).sum()
+        };
         Audit {
             received: sum(false),
             sold: -sum(true),
             on_hand: row.level.on_hand,
             held: row.level.held,
+            held_sum: held_sum(),
             backorder_limit: row.level.backorder_limit,
             warehouse: row.level.warehouse.clone(),
         }
@@ -266,6 +275,12 @@ impl MemoryStore {
             row.level.held = units;
             tables.put(row);
         }
+    }
+
+    /// The open lines of holds, without a step.
+    #[must_use]
+    pub fn holds_now(&self) -> Vec<OpenHold> {
+        self.tables().holds.values().cloned().collect()
     }
 
     /// The ledger, oldest movement first, without a step.

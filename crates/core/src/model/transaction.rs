@@ -8,8 +8,9 @@ use std::sync::MutexGuard;
 
 use super::mutex::ModelGuard;
 use super::store::{Entry, MemoryStore, Place, Row, Tables};
+use crate::plan::HoldLine;
 use crate::ports::StoreError;
-use crate::stock::{Sku, StockLevel};
+use crate::stock::{OpenHold, Sku, StockLevel};
 
 /// A transaction; dropping it rolls it back.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Transaction {
     locks: BTreeMap<String, ModelGuard>,
     written: Vec<Row>,
     inserted: Vec<Entry>,
+    opened: Vec<OpenHold>,
+    ended: Vec<HoldLine>,
 }
 
 impl Transaction {
@@ -29,6 +32,8 @@ impl Transaction {
             locks: BTreeMap::new(),
             written: Vec::new(),
             inserted: Vec::new(),
+            opened: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -154,6 +159,26 @@ impl Transaction {
         Ok(true)
     }
 
+    /// `DELETE` of lines of holds that are due at these times. Returns whether all were there. No step: their
+    /// levels are locked.
+    pub(super) fn end_holds(&mut self, lines: Vec<(HoldLine, i64)>) -> bool {
+        let are_there = {
+            let tables = self.tables();
+            let mut lines = lines.iter();
+            lines.all(|(line, due_at)| {
+                let open = tables.holds.get(line);
+                open.is_some_and(|open| open.expires_at <= *due_at)
+            })
+        };
+        self.ended.extend(lines.into_iter().map(|(line, _)| line));
+        are_there
+    }
+
+    /// `INSERT` of lines of holds.
+    pub(super) fn open_holds(&mut self, lines: Vec<OpenHold>) {
+        self.opened.extend(lines);
+    }
+
     /// `COMMIT`. While the model has faults left, the connection may be lost. The server then
     /// commits or rolls back at any later step, and holds the locks until then.
     pub(super) async fn commit(self) -> Result<(), StoreError> {
@@ -179,10 +204,19 @@ impl Transaction {
     fn apply(mut self) {
         let written = std::mem::take(&mut self.written);
         let inserted = std::mem::take(&mut self.inserted);
+        let opened = std::mem::take(&mut self.opened);
+        let ended = std::mem::take(&mut self.ended);
         let mut tables = self.tables();
         for row in written {
             tables.put(row);
         }
         tables.ledger.extend(inserted);
+        for line in ended {
+            tables.holds.remove(&line);
+        }
+        let opened = opened.into_iter();
+        tables
+            .holds
+            .extend(opened.map(|open| ((open.hold, open.line), open)));
     }
 }

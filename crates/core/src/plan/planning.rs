@@ -5,22 +5,18 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::recorded::Identities;
-use super::rules::{self, Step};
-use super::{
-    Decision, LAST_MOMENT, Plan, PlannedLevel, PlannedMovement, Recorded, Returned, Snapshot,
-};
+use super::rules::{self, State, Step};
+use super::{Decision, LAST_MOMENT, Plan, PlannedLevel, PlannedMovement, Recorded, Snapshot};
 use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
-use crate::stock::{Change, Line, Operation, Sku, StockLevel, Warehouse};
+use crate::stock::{Change, How, Line, NEVER, Operation, Sku, StockLevel, Warehouse};
 
 /// A plan that is being made.
 pub(super) struct Planning<'a, 's> {
     snapshot: Option<&'s Snapshot>,
     recorded: Recorded<'s>,
     sold: Identities<'a>,
-    /// The levels as the movements have left them.
-    levels: Vec<StockLevel>,
-    /// How many units of each line of a sale have come back then.
-    returned: Returned,
+    /// What the movements have left.
+    state: State,
     /// The place of each level in the plan.
     places: HashMap<(&'a Sku, &'a Warehouse), usize>,
     plan: Plan<'a>,
@@ -33,12 +29,12 @@ impl<'a, 's> Planning<'a, 's> {
             snapshot,
             recorded: Recorded::new(recorded.unwrap_or_default()),
             sold: Identities::default(),
-            levels: snapshot.map_or_else(Vec::new, |snapshot| snapshot.levels.clone()),
-            returned: snapshot.map_or_else(HashMap::new, |snapshot| snapshot.returned.clone()),
+            state: snapshot.map_or_else(State::default, State::new),
             places: HashMap::new(),
             plan: Plan {
                 levels: Vec::new(),
                 movements: Vec::new(),
+                ended: Vec::new(),
                 decisions: Vec::new(),
             },
         }
@@ -74,12 +70,12 @@ impl<'a, 's> Planning<'a, 's> {
         for (place, line) in operation.lines.iter().enumerate() {
             match self.step(line) {
                 Ok(step) => {
-                    let before = rules::find(&self.levels, line).cloned();
+                    let before = rules::find(&self.state.levels, line).cloned();
                     if let Some(after) = &step.after {
-                        rules::put(&mut self.levels, after.clone());
+                        rules::put(&mut self.state.levels, after.clone());
                     }
                     if let Some((sale, units)) = step.returned {
-                        *self.returned.entry(sale).or_default() += units;
+                        *self.state.returned.entry(sale).or_default() += units;
                     }
                     steps.push((place, step, before));
                 }
@@ -92,9 +88,9 @@ impl<'a, 's> Planning<'a, 's> {
         }
         if !refusals.is_empty() {
             for (place, step, before) in steps.into_iter().rev() {
-                rules::restore(&mut self.levels, &operation.lines[place], before);
+                rules::restore(&mut self.state.levels, &operation.lines[place], before);
                 if let Some((sale, units)) = step.returned {
-                    *self.returned.entry(sale).or_default() -= units;
+                    *self.state.returned.entry(sale).or_default() -= units;
                 }
             }
             let outcome = self.refusal(operation, refusals);
@@ -137,7 +133,7 @@ impl<'a, 's> Planning<'a, 's> {
 
     fn step(&self, line: &Line) -> Result<Step, AttemptOutcome> {
         match self.snapshot {
-            Some(_) => rules::step(line, &self.levels, &self.returned),
+            Some(_) => rules::step(line, &self.state),
             None => rules::unread_step(line),
         }
     }
@@ -172,6 +168,7 @@ impl<'a, 's> Planning<'a, 's> {
             self.plan.levels.push(PlannedLevel {
                 line,
                 delta: 0,
+                held_delta: 0,
                 available_delta: 0,
                 backorder_limit: None,
                 movements: 0,
@@ -181,6 +178,7 @@ impl<'a, 's> Planning<'a, 's> {
         }
         let level = &mut self.plan.levels[number];
         level.delta += step.delta;
+        level.held_delta += step.held_delta;
         level.available_delta += step.available_delta;
         level.backorder_limit = step.backorder_limit.or(level.backorder_limit);
         level.movements += 1;
@@ -190,21 +188,43 @@ impl<'a, 's> Planning<'a, 's> {
             is_first,
             level: number,
             number: level.movements,
-            kind: step.kind,
+            kind: step.kind.clone(),
             delta: step.delta,
+            held_delta: step.held_delta,
             available_delta: level.available_delta,
             read_version: step.read_version,
-            returned: step.returned.map(|((sale, _), units)| (sale, units)),
+            reverses: step.reverses,
+            returned: step.returned.map(|(_, units)| units),
+            expires_at: step.expires_at,
         });
+        self.end_hold(line, &step);
         let is_sale = matches!(line.change, Change::Deduct(_));
         step.after.filter(|_| !is_sale).map(|level| {
             Box::new(ChangedLevel {
                 created,
                 returned: step.returned.map(|(_, units)| units),
                 delta: step.delta,
+                held_delta: step.held_delta,
+                expires_at: step.expires_at,
                 level,
             })
         })
+    }
+}
+
+impl Planning<'_, '_> {
+    /// The line of a hold that `line` has ended is open no more.
+    fn end_hold(&mut self, line: &Line, step: &Step) {
+        let Change::End(end) = &line.change else {
+            return;
+        };
+        let of_hold = (end.hold, end.line);
+        self.state.ends.insert(of_hold, step.kind.clone());
+        if self.state.holds.remove(&of_hold).is_some() {
+            let is_expiry = end.how == How::Expire;
+            let due_at = if is_expiry { self.state.now } else { NEVER };
+            self.plan.ended.push((of_hold, due_at));
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! What one line makes of its level.
 
+use std::collections::HashMap;
 use std::slice;
 
-use super::Returned;
+use super::{HoldLine, Returned, Snapshot};
 use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
 use crate::stock::{
-    Change, Line, MAX_UNITS, MovementKind, OperationId, Precondition, Quantity, Return, Revision,
-    Scope, Setting, StockLevel,
+    self, Change, Ending, Holding, How, Line, MAX_UNITS, MovementKind, OperationId, Precondition,
+    Quantity, Return, Revision, Scope, Setting, StockLevel,
 };
 
 /// What a line does.
@@ -20,10 +21,56 @@ pub(super) struct Step {
     /// The new backorder limit, if it is set.
     pub(super) backorder_limit: Option<i64>,
     pub(super) read_version: Option<i64>,
+    /// Units added to `held`.
+    pub(super) held_delta: i64,
     /// The line of a sale whose units come back, and how many.
     pub(super) returned: Option<((OperationId, i64), i64)>,
+    /// The sale whose units come back, or the hold that ends.
+    pub(super) reverses: Option<OperationId>,
+    /// When it ends, if it is a hold.
+    pub(super) expires_at: Option<i64>,
     /// The level then, if it is known.
     pub(super) after: Option<StockLevel>,
+}
+
+impl Step {
+    /// A change of `on_hand`, and of nothing else.
+    fn new(kind: MovementKind, delta: i64, after: Option<StockLevel>) -> Self {
+        Self {
+            kind,
+            delta,
+            held_delta: 0,
+            available_delta: delta,
+            backorder_limit: None,
+            read_version: None,
+            returned: None,
+            reverses: None,
+            expires_at: None,
+            after,
+        }
+    }
+}
+
+/// What lines are decided on, as those before them have left it.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) levels: Vec<StockLevel>,
+    pub(super) returned: Returned,
+    pub(super) holds: HashMap<HoldLine, (i64, i64)>,
+    pub(super) ends: HashMap<HoldLine, MovementKind>,
+    pub(super) now: i64,
+}
+
+impl State {
+    pub(super) fn new(snapshot: &Snapshot) -> Self {
+        Self {
+            levels: snapshot.levels.clone(),
+            returned: snapshot.returned.clone(),
+            holds: snapshot.holds.clone(),
+            ends: snapshot.ends.clone(),
+            now: snapshot.now,
+        }
+    }
 }
 
 /// The level of a line.
@@ -57,35 +104,30 @@ pub(super) fn unread_step(line: &Line) -> Result<Step, AttemptOutcome> {
     match line.change {
         Change::Deduct(quantity) => Ok(sale(quantity, None)),
         // The others depend on the level.
-        Change::Adjust(_) | Change::Return(_) | Change::Set(_) => Err(AttemptOutcome::Conflict),
+        Change::Adjust(_)
+        | Change::Return(_)
+        | Change::Set(_)
+        | Change::Hold(_)
+        | Change::End(_) => Err(AttemptOutcome::Conflict),
     }
 }
 
-/// A line whose SKU has these `levels`, in the order of the warehouses.
-pub(super) fn step(
-    line: &Line,
-    levels: &[StockLevel],
-    returned: &Returned,
-) -> Result<Step, AttemptOutcome> {
-    let level = find(levels, line);
+/// A line that is decided on what was read: all levels of its SKU if it is set, in the order of the
+/// warehouses.
+pub(super) fn step(line: &Line, state: &State) -> Result<Step, AttemptOutcome> {
+    let level = find(&state.levels, line);
     match &line.change {
         Change::Deduct(quantity) => deduct(*quantity, level),
         Change::Adjust(delta) => adjust(*delta, level),
-        Change::Return(one) => take_back(one, level, returned),
-        Change::Set(setting) => set(line, setting, level, levels),
+        Change::Return(one) => take_back(one, level, &state.returned),
+        Change::Set(setting) => set(line, setting, level, &state.levels),
+        Change::Hold(holding) => hold(*holding, level, state.now),
+        Change::End(end) => end_hold(*end, level, state),
     }
 }
 
 fn sale(quantity: Quantity, after: Option<StockLevel>) -> Step {
-    Step {
-        kind: MovementKind::Deducted,
-        delta: -quantity.units(),
-        available_delta: -quantity.units(),
-        backorder_limit: None,
-        read_version: None,
-        returned: None,
-        after,
-    }
+    Step::new(MovementKind::Deducted, -quantity.units(), after)
 }
 
 fn deduct(quantity: Quantity, level: Option<&StockLevel>) -> Result<Step, AttemptOutcome> {
@@ -106,15 +148,8 @@ fn adjust(delta: i64, level: Option<&StockLevel>) -> Result<Step, AttemptOutcome
         });
     }
     fits(after.on_hand)?;
-    Ok(Step {
-        kind: MovementKind::of_change(delta),
-        delta,
-        available_delta: delta,
-        backorder_limit: None,
-        read_version: None,
-        returned: None,
-        after: Some(after),
-    })
+    let kind = MovementKind::of_change(delta);
+    Ok(Step::new(kind, delta, Some(after)))
 }
 
 fn take_back(
@@ -133,13 +168,68 @@ fn take_back(
     let after = moved(level, restocked);
     fits(after.on_hand)?;
     Ok(Step {
-        kind: MovementKind::Returned,
-        delta: restocked,
-        available_delta: restocked,
-        backorder_limit: None,
-        read_version: None,
         returned: Some((sale, quantity)),
-        after: Some(after),
+        reverses: Some(one.sale),
+        ..Step::new(MovementKind::Returned, restocked, Some(after))
+    })
+}
+
+fn hold(holding: Holding, level: Option<&StockLevel>, now: i64) -> Result<Step, AttemptOutcome> {
+    let units = holding.quantity.units();
+    AttemptOutcome::decide(level, units)?;
+    let level = level.ok_or(AttemptOutcome::UnknownSku)?;
+    Ok(Step {
+        held_delta: units,
+        available_delta: -units,
+        expires_at: Some(holding.expires_at(now)),
+        ..Step::new(MovementKind::Held, 0, Some(kept(level, units)))
+    })
+}
+
+/// An open line ends as it is told. One that has expired is sold from what is available, or released, so that
+/// it cannot be sold any more.
+fn end_hold(
+    end: Ending,
+    level: Option<&StockLevel>,
+    state: &State,
+) -> Result<Step, AttemptOutcome> {
+    let level = level.ok_or(AttemptOutcome::UnknownSku)?;
+    let line = (end.hold, end.line);
+    let ended = |state| {
+        let line = end.line;
+        Err(AttemptOutcome::Refused(Refusal::HoldEnded { line, state }))
+    };
+    let open = state.holds.get(&line);
+    let held = match (open, state.ends.get(&line)) {
+        (Some((units, _)), _) => *units,
+        (None, Some(MovementKind::Expired)) => 0,
+        (None, Some(kind)) => return ended(stock::state(kind)),
+        // It ends or is extended right now, or the row was deleted by somebody else.
+        (None, None) => return Err(AttemptOutcome::Conflict),
+    };
+    let is_due = open.is_none_or(|(_, expires_at)| *expires_at <= state.now);
+    let (kind, sold) = match end.how {
+        How::Confirm { late: false, .. } if is_due => {
+            let available = level.available();
+            return Err(AttemptOutcome::Refused(Refusal::HoldExpired { available }));
+        }
+        How::Confirm { units, .. } => (MovementKind::Deducted, units),
+        How::Release => (MovementKind::Released, 0),
+        How::Expire if open.is_none() => return ended("expired"),
+        How::Expire if !is_due => return ended("extended"),
+        How::Expire => (MovementKind::Expired, 0),
+    };
+    let level = kept(level, -held);
+    AttemptOutcome::decide(Some(&level), sold)?;
+    let after = StockLevel {
+        on_hand: level.on_hand - sold,
+        ..level
+    };
+    Ok(Step {
+        held_delta: -held,
+        available_delta: held - sold,
+        reverses: Some(end.hold),
+        ..Step::new(kind, -sold, Some(after))
     })
 }
 
@@ -176,7 +266,9 @@ fn set(
             level: old.clone(),
             created: false,
             delta: 0,
+            held_delta: 0,
             returned: None,
+            expires_at: None,
         })));
     }
     fits(after.on_hand)?;
@@ -186,13 +278,10 @@ fn set(
     }
     let delta = after.on_hand - old.map_or(0, |old| old.on_hand);
     Ok(Step {
-        kind: MovementKind::of_change(delta),
-        delta,
         available_delta: after.available() - old.map_or(0, StockLevel::available),
         backorder_limit: Some(after.backorder_limit),
         read_version: old.map(|old| old.version),
-        returned: None,
-        after: Some(after),
+        ..Step::new(MovementKind::of_change(delta), delta, Some(after))
     })
 }
 
@@ -227,6 +316,15 @@ fn precondition_holds(
 fn moved(level: &StockLevel, delta: i64) -> StockLevel {
     StockLevel {
         on_hand: level.on_hand + delta,
+        version: level.version + 1,
+        ..level.clone()
+    }
+}
+
+/// The level with so many units more set aside.
+fn kept(level: &StockLevel, units: i64) -> StockLevel {
+    StockLevel {
+        held: level.held + units,
         version: level.version + 1,
         ..level.clone()
     }

@@ -50,8 +50,12 @@ pub struct ChangedLevel {
     pub created: bool,
     /// Units added to `on_hand`.
     pub delta: i64,
+    /// Units added to `held`.
+    pub held_delta: i64,
     /// How many units of a sale came back, if the change is a return.
     pub returned: Option<i64>,
+    /// When it ends, if it is a hold.
+    pub expires_at: Option<i64>,
 }
 
 /// Why a rule refuses a change that is not a sale.
@@ -71,6 +75,18 @@ pub enum Refusal {
         /// Units of the sale that have not come back.
         left: i64,
     },
+    /// The line of the hold has ended.
+    HoldEnded {
+        /// Its number.
+        line: i64,
+        /// What has become of it, if that was read.
+        state: &'static str,
+    },
+    /// The time of the hold is over, and it is to be sold in time only.
+    HoldExpired {
+        /// Units available.
+        available: i64,
+    },
 }
 
 impl Refusal {
@@ -83,6 +99,15 @@ impl Refusal {
             Self::BelowLimit => StockError::BelowLimit,
             Self::TooLarge => StockError::TooLarge,
             Self::ExceedsSale { left } => StockError::ExceedsSale { requested, left },
+            Self::HoldEnded { line, state } => StockError::HoldEnded {
+                line,
+                state,
+                by: None,
+            },
+            Self::HoldExpired { available } => StockError::HoldExpired {
+                requested,
+                available,
+            },
         }
     }
 }

@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use super::{AttemptOutcome, BatchAnswer, Expiry, LateAttempt, StoreError};
 use crate::plan::PlanAnswers;
 use crate::stock::{
-    Deduction, Fence, Idempotency, Movement, Operation, OperationId, Sku, StockLevel, Warehouse,
+    Deduction, Fence, HoldFilter, Idempotency, Movement, OpenHold, Operation, OperationId, Sku,
+    StockLevel, Warehouse,
 };
 
 /// Reads single levels and single operations.
@@ -70,9 +71,28 @@ pub trait OperationStore: LedgerReader {
     ) -> Result<LateAttempt, StoreError>;
 }
 
+/// Reads holds and what has become of them, and extends them.
+#[async_trait]
+pub trait HoldStore: OperationStore {
+    /// The movements that end lines of a hold, or give units of a sale back, in the order in which they were
+    /// recorded for each line.
+    async fn children(&self, parent: OperationId) -> Result<Vec<Movement>, StoreError>;
+
+    /// Open lines of holds, in the order of their ends.
+    async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>, StoreError>;
+
+    /// Moves the end of each open line of a hold that is not due to `lasts` milliseconds from now, or for
+    /// ever, unless it ends later already. Returns the open lines, due or not. Doing so twice is harmless.
+    async fn extend(
+        &self,
+        hold: OperationId,
+        lasts: Option<i64>,
+    ) -> Result<Vec<OpenHold>, StoreError>;
+}
+
 /// Deducts stock without a plan.
 #[async_trait]
-pub trait DeductionStore: OperationStore {
+pub trait DeductionStore: HoldStore {
     /// Takes the units if there are enough: one guarded write.
     async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError>;
 

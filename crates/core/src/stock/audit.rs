@@ -16,6 +16,8 @@ pub struct Audit {
     pub on_hand: i64,
     /// Units promised, not yet taken.
     pub held: i64,
+    /// The sum of all movements of held units.
+    pub held_sum: i64,
     /// Units that may be sold beyond the units on hand.
     pub backorder_limit: i64,
 }
@@ -27,6 +29,12 @@ impl Audit {
         self.on_hand - (self.received - self.sold)
     }
 
+    /// `held` minus the sum of its movements.
+    #[must_use]
+    pub fn held_drift(&self) -> i64 {
+        self.held - self.held_sum
+    }
+
     /// Units sold that never existed, beyond the backorder limit.
     #[must_use]
     pub fn oversold(&self) -> i64 {
@@ -36,7 +44,7 @@ impl Audit {
     /// Whether counter and ledger agree, and nothing was oversold.
     #[must_use]
     pub fn consistent(&self) -> bool {
-        self.drift() == 0 && self.oversold() == 0
+        self.drift() == 0 && self.held_drift() == 0 && self.oversold() == 0
     }
 }
 
@@ -52,6 +60,7 @@ mod tests {
             sold,
             on_hand,
             held: 0,
+            held_sum: 0,
             backorder_limit,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::{InvalidName, Sku, Warehouse};
+use super::{InvalidName, OperationId, Sku, Warehouse};
 
 /// Why stock was not changed, or why the outcome is unknown.
 ///
@@ -15,6 +15,35 @@ pub enum StockError {
     /// The ledger has no operation with that id.
     #[error("no such operation is recorded")]
     UnknownOperation,
+    /// Only holds can be confirmed, released and extended.
+    #[error("the operation is not a hold")]
+    NotAHold,
+    /// A line of the hold has ended in another way.
+    #[error("line {line} of the hold is {state} already; nothing was changed")]
+    HoldEnded {
+        /// The number of the line.
+        line: i64,
+        /// What has become of it.
+        state: &'static str,
+        /// The operation that ended it, if it is known.
+        by: Option<OperationId>,
+    },
+    /// The time of the hold is over, and it cannot be sold any more.
+    #[error("the hold has expired, and {requested} units are not sold: {available} are available")]
+    HoldExpired {
+        /// Units requested.
+        requested: i64,
+        /// Units available.
+        available: i64,
+    },
+    /// More units are to be sold than the line holds.
+    #[error("{requested} requested, {held} held; nothing was changed")]
+    ExceedsHold {
+        /// Units requested.
+        requested: i64,
+        /// Units that the line holds.
+        held: i64,
+    },
     /// Only sales can be reversed.
     #[error("the operation is not a sale; only a sale can be reversed")]
     NotASale,
@@ -35,8 +64,8 @@ pub enum StockError {
     /// The sale has several lines, so units must name theirs.
     #[error("the sale has several lines; send lines with their numbers, or no quantity")]
     LinesRequired,
-    /// An operation of several lines has no key.
-    #[error("send an Idempotency-Key: an operation of several lines needs one")]
+    /// A hold, or an operation of several lines, has no key.
+    #[error("send an Idempotency-Key: a hold, and an operation of several lines, need one")]
     KeyRequired,
     /// Lines refuse an operation of several lines, all for the same reason. At least one.
     #[error("{}", of_lines(.0))]
@@ -166,6 +195,10 @@ impl StockError {
             Self::UnknownSku => "unknown-sku",
             Self::UnknownOperation => "unknown-operation",
             Self::NotASale => "not-a-sale",
+            Self::NotAHold => "not-a-hold",
+            Self::HoldEnded { .. } => "hold-ended",
+            Self::HoldExpired { .. } => "hold-expired",
+            Self::ExceedsHold { .. } => "exceeds-hold",
             Self::ExceedsSale { .. } => "exceeds-sale",
             Self::UnknownLine { .. } => "unknown-line",
             Self::LinesRequired => "lines-required",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use super::{Change, Line, OperationId, Quantity, Remarks, Sku, Warehouse};
+use super::{Change, Late, Line, OperationId, Quantity, Remarks, Sku, Warehouse};
 
 /// The sender of a request. Keys are unique per caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl RequestHash {
                     let reason = reason.unwrap_or_default();
                     return Self::of_adjustment(&one.sku, &one.warehouse, delta, reason, reference);
                 }
-                Change::Return(_) | Change::Set(_) => {}
+                Change::Return(_) | Change::Set(_) | Change::Hold(_) | Change::End(_) => {}
             }
         }
         let line = |line: &Line| {
@@ -137,17 +137,19 @@ impl RequestHash {
             let delta = match &line.change {
                 Change::Deduct(quantity) => -quantity.units(),
                 Change::Adjust(delta) => *delta,
-                Change::Return(_) | Change::Set(_) => 0,
+                Change::Hold(holding) => holding.quantity.units(),
+                Change::Return(_) | Change::Set(_) | Change::End(_) => 0,
             };
             format!("{sku}\t{warehouse}\t{delta}\n")
         };
         let kind = match lines.first().map(|line| &line.change) {
-            Some(Change::Deduct(_)) => "deduct",
-            _ => "adjust",
+            Some(Change::Deduct(_)) => "deduct together".to_owned(),
+            Some(Change::Hold(holding)) => format!("hold\t{:?}", holding.lasts),
+            _ => "adjust together".to_owned(),
         };
         let lines: String = lines.iter().map(line).collect();
         let [reason, reference] = [reason, reference].map(Option::unwrap_or_default);
-        Self::of_lines(&format!("{kind} together\n{lines}{reason}\n{reference}\n"))
+        Self::of_lines(&format!("{kind}\n{lines}{reason}\n{reference}\n"))
     }
 
     /// The hash of a reversal of these lines of a sale, in their order.
@@ -166,6 +168,26 @@ impl RequestHash {
         Self::of_lines(&format!(
             "reverse together\n{sale}\t{restock}\n{lines}{reason}\n"
         ))
+    }
+
+    /// The hash of a request to end lines of a hold.
+    #[must_use]
+    pub fn of_hold_end(
+        hold: OperationId,
+        confirm: Option<Late>,
+        lines: &[(i64, Option<Quantity>)],
+    ) -> Self {
+        let line = |(line, quantity): &(i64, Option<Quantity>)| {
+            let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
+            format!("{line}\t{quantity}\n")
+        };
+        let lines: String = lines.iter().map(line).collect();
+        let end = match confirm {
+            Some(Late::Allowed) => "confirm",
+            Some(Late::Refused) => "confirm in time",
+            None => "release",
+        };
+        Self::of_lines(&format!("{end}\n{hold}\n{lines}"))
     }
 
     fn of_lines(canonical: &str) -> Self {

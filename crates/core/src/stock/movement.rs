@@ -16,6 +16,12 @@ pub enum MovementKind {
     Adjusted,
     /// Units of a sale came back.
     Returned,
+    /// Units were set aside for a caller.
+    Held,
+    /// Held units were given back.
+    Released,
+    /// Held units were given back, because their time was over.
+    Expired,
     /// A kind that only a later release records. Requests cannot name it.
     #[serde(skip)]
     Other(String),
@@ -41,6 +47,9 @@ impl MovementKind {
             Self::Deducted => "deducted",
             Self::Adjusted => "adjusted",
             Self::Returned => "returned",
+            Self::Held => "held",
+            Self::Released => "released",
+            Self::Expired => "expired",
             Self::Other(name) => name,
         }
     }
@@ -53,6 +62,9 @@ impl From<String> for MovementKind {
             "deducted" => Self::Deducted,
             "adjusted" => Self::Adjusted,
             "returned" => Self::Returned,
+            "held" => Self::Held,
+            "released" => Self::Released,
+            "expired" => Self::Expired,
             _ => Self::Other(name),
         }
     }
@@ -63,7 +75,7 @@ impl From<String> for MovementKind {
 pub struct Movement {
     /// The operation that it belongs to.
     pub operation: OperationId,
-    /// Its line in the operation. A return has the line of its sale.
+    /// Its line in the operation. A return has the line of its sale, and the end of a hold that of the hold.
     pub line: i64,
     /// The SKU.
     pub sku: Sku,
@@ -73,6 +85,8 @@ pub struct Movement {
     pub kind: MovementKind,
     /// Units added to `on_hand`; negative for a sale.
     pub delta: i64,
+    /// Units added to `held`; negative if a hold ends.
+    pub held_delta: i64,
     /// Units available right after it.
     pub available_after: i64,
     /// Its place in the order of the level's commits: the version of the level after it.
@@ -91,7 +105,7 @@ pub struct Movement {
     pub request_hash: Option<RequestHash>,
     /// What the caller remarked on it.
     pub remarks: Remarks,
-    /// The sale of which units came back, if it is a return.
+    /// The sale of which units came back, if it is a return; the hold that ended, if it is the end of one.
     pub reverses: Option<OperationId>,
     /// How many units came back, if it is a return. They are in `delta` only if they are on hand again.
     pub returned: Option<i64>,

@@ -3,8 +3,9 @@
 use tokio::time::Instant;
 
 use super::{
-    Adjustment, Caller, Deduction, Idempotency, LevelChange, Movement, MovementKind, OperationId,
-    Precondition, Quantity, Remarks, Reversal, Scope, Sku, StockError, Warehouse,
+    Adjustment, Caller, Deduction, Ending, Holding, Idempotency, LevelChange, Movement,
+    MovementKind, OperationId, Precondition, Quantity, Remarks, Reversal, Scope, Sku, StockError,
+    Warehouse,
 };
 
 /// The maximum number of lines of an operation.
@@ -49,6 +50,10 @@ pub enum Change {
     Return(Return),
     /// Sets the level; creates it if there is none.
     Set(Setting),
+    /// Sets units aside.
+    Hold(Holding),
+    /// Ends a line of a hold.
+    End(Ending),
 }
 
 /// What comes back of a sale.
@@ -85,6 +90,7 @@ impl Line {
     pub fn number(&self, place: usize) -> i64 {
         match &self.change {
             Change::Return(one) => one.line,
+            Change::End(one) => one.line,
             _ => i64::try_from(place).expect("a short list"),
         }
     }
@@ -101,8 +107,12 @@ pub struct MadeLine {
     pub warehouse: Warehouse,
     /// Units added to `on_hand`.
     pub delta: i64,
+    /// Units added to `held`.
+    pub held_delta: i64,
     /// How many units of a sale came back, if it is a return.
     pub returned: Option<i64>,
+    /// When it ends, if it is a hold that was just made: [`Holding::expires_at`].
+    pub expires_at: Option<i64>,
     /// Units available right after it.
     pub remaining: i64,
 }
@@ -114,7 +124,9 @@ impl From<Movement> for MadeLine {
             sku: movement.sku,
             warehouse: movement.warehouse,
             delta: movement.delta,
+            held_delta: movement.held_delta,
             returned: movement.returned,
+            expires_at: None,
             remaining: movement.available_after,
         }
     }
@@ -193,7 +205,7 @@ impl Operation {
     }
 
     /// An operation of one line.
-    fn of_line(
+    pub(super) fn of_line(
         id: OperationId,
         (sku, warehouse): (Sku, Warehouse),
         change: Change,

@@ -10,7 +10,7 @@ use super::snapshot::{
     Reading, RowLocks, lock_levels, places, recorded_among, snapshot, with_keys,
 };
 use super::write::{Session, Write, Written};
-use super::{READ, SqlStore, one_line, statements};
+use super::{READ, SqlStore, holds, one_line, statements};
 use crate::{Result, StoreError};
 use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
 use stocklock_core::ports::{
@@ -184,8 +184,11 @@ impl<D: Dialect> SqlStore<D> {
         let plan = Plan::new(&read, batch, Instant::now());
         let written = if let Some(deadline) = plan.deadline() {
             // Nothing can be committed before the write, so its bound does not cover these.
-            self.read(2 * READ, create_levels(&mut tx, &plan, &read))
-                .await?;
+            let rows = async {
+                create_levels(&mut tx, &plan, &read).await?;
+                holds::write(&mut tx, &plan).await
+            };
+            self.read(2 * READ, rows).await?;
             self.write(write_and_commit(tx, &plan, deadline)).await
         } else {
             let rolled_back = async {

@@ -19,7 +19,7 @@ const LEVELS_PER_STATEMENT: usize = 200;
 /// SKU.
 const LEVELS: &str = "SELECT s.warehouse, s.on_hand, s.held, s.backorder_limit,
         coalesce(c.level_version, 0) AS summed, coalesce(c.received, 0) AS received,
-        coalesce(c.sold, 0) AS sold
+        coalesce(c.sold, 0) AS sold, coalesce(c.held, 0) AS held_sum
     FROM stock s LEFT JOIN checkpoint c ON c.sku = s.sku AND c.warehouse = s.warehouse
     WHERE s.sku = $1 ORDER BY s.warehouse";
 
@@ -35,6 +35,7 @@ rows! {
         summed: i64,
         received: i64,
         sold: i64,
+        held_sum: i64,
     }
 }
 
@@ -46,6 +47,7 @@ rows! {
         place: i64,
         received: i64,
         sold: i64,
+        held: i64,
     }
 }
 
@@ -63,6 +65,7 @@ pub(super) async fn audit<D: Dialect>(tx: &mut Transaction<D>, sku: &Sku) -> Res
             warehouse: level.warehouse.clone(),
             on_hand: level.on_hand,
             held: level.held,
+            held_sum: level.held_sum + tail.held,
             backorder_limit: level.backorder_limit,
         }));
     }

@@ -26,6 +26,8 @@ rows! {
         pub(crate) warehouse: Warehouse as String,
         pub(crate) kind: MovementKind as String,
         pub(crate) delta: i64,
+        /// Units added to `held`.
+        pub(crate) held_delta: i64,
         /// Units available right after the movement. Zero until the write has computed it.
         pub(crate) available_after: i64,
         /// The version of the level after the movement. Zero until the write has computed it.
@@ -37,7 +39,7 @@ rows! {
         pub(crate) idempotency_key: Option<String>,
         pub(crate) request_hash: Option<Vec<u8>>,
         pub(crate) remarks: Remarks = remarks,
-        /// The sale, if the movement is its return.
+        /// The sale, if the movement is its return; the hold, if it is its end.
         pub(crate) reverses: Option<Uuid>,
         /// How many units came back, if the movement is a return.
         pub(crate) returned: Option<i64>,
@@ -70,21 +72,16 @@ impl LedgerRow {
         let ([level], [movement]) = (&plan.levels[..], &plan.movements[..]) else {
             return None;
         };
-        if movement.number() > 0 {
+        if movement.number() > 0 || movement.held_delta != 0 {
             return None;
         }
         let before = level.read.as_ref();
-        let (sale, units) = movement
-            .returned
-            .as_ref()
-            .map(|(sale, units)| (sale.0, *units))
-            .unzip();
         Some(Self {
             available_after: before.map_or(0, StockLevel::available) + level.available_delta,
             level_version: before.map_or(0, |level| level.version) + level.movements,
             read_version: movement.read_version,
-            reverses: sale,
-            returned: units,
+            reverses: movement.reverses.map(|sale| sale.0),
+            returned: movement.returned,
             ..Self::new(
                 movement.operation,
                 level.line,
@@ -104,6 +101,7 @@ impl LedgerRow {
             warehouse: line.warehouse.clone(),
             kind,
             delta,
+            held_delta: 0,
             available_after: 0,
             level_version: 0,
             read_version: None,
@@ -153,6 +151,7 @@ impl LedgerRow {
             warehouse: self.warehouse,
             kind: self.kind,
             delta: self.delta,
+            held_delta: self.held_delta,
             available_after: self.available_after,
             level_version: self.level_version,
             read_version: self.read_version,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::dialect::{Dialect, Statement, values};
 use super::errors::{before_commit, stopped_waiting};
+use super::holds::read_holds;
 use super::ledger_row::LedgerRow;
 use super::pool::PooledConnection;
 use super::reads::movements;
@@ -101,6 +102,7 @@ pub(super) async fn snapshot<'a, D: Dialect>(
         let returned = returned.map(|(line, units)| ((sale, line), units));
         snapshot.returned.extend(returned);
     }
+    read_holds(connection, operations, &mut snapshot).await?;
     Ok(Reading::Read(snapshot))
 }
 

@@ -159,16 +159,16 @@ impl Dialect for SqliteFile {
 /// that are available, and the version.
 fn update_levels() -> String {
     format!(
-        "UPDATE stock SET on_hand = on_hand + wanted.delta,
+        "UPDATE stock SET on_hand = on_hand + wanted.delta, held = held + wanted.held_delta,
             backorder_limit = coalesce(wanted.new_limit, backorder_limit),
             version = version + wanted.movements
         FROM (SELECT value ->> 1 AS sku, value ->> 2 AS warehouse,
                 value ->> 3 AS delta, value ->> 4 AS movements, value ->> 5 AS read_version,
-                value ->> 6 AS new_limit
+                value ->> 6 AS new_limit, value ->> 7 AS held_delta
             FROM json_each($1)) AS wanted
         WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
             AND version = coalesce(wanted.read_version, version)
-            AND on_hand + wanted.delta - held >= -coalesce(wanted.new_limit, backorder_limit)
+            AND on_hand + wanted.delta - held - wanted.held_delta >= -coalesce(wanted.new_limit, backorder_limit)
             AND {now} < $2
         RETURNING stock.sku, stock.warehouse, on_hand - held + backorder_limit, version",
         now = SqliteFile::WORDS.now,
@@ -197,11 +197,12 @@ fn insert_movements(has_rest: bool, has_level: bool) -> String {
     format!(
         "INSERT INTO movement (available_after, level_version, operation_id, delta, caller,
                 idempotency_key, request_hash, sku, warehouse, line, kind, read_version, reverses,
-                returned, {names}, strategy)
+                returned, held_delta, {names}, strategy)
             SELECT value ->> '$[0][0]', value ->> '$[0][1]', unhex(value ->> '$[0][2]'),
                 value ->> '$[0][3]', value ->> '$[0][4]', value ->> '$[0][5]',
                 unhex(value ->> '$[0][6]'), {sku}, {warehouse},
-                coalesce({line}, 0), {kind}, {read_version}, unhex({reverses}), {returned}, {remarks},
+                coalesce({line}, 0), {kind}, {read_version}, unhex({reverses}), {returned},
+                coalesce({held_delta}, 0), {remarks},
                 CASE WHEN {kind} = 'deducted' THEN $2 END
             FROM json_each($1) WHERE {now} < $3",
         names = Remarks::NAMES.join(", "),
@@ -209,6 +210,7 @@ fn insert_movements(has_rest: bool, has_level: bool) -> String {
         read_version = rest("5"),
         reverses = rest("6"),
         returned = rest("7"),
+        held_delta = rest("9"),
         remarks = remarks.collect::<Vec<_>>().join(", "),
         now = SqliteFile::WORDS.now,
     )
@@ -331,7 +333,7 @@ impl Server for SqliteFile {
 
 impl MigrationServer for SqliteFile {
     fn migrations() -> Vec<Migration> {
-        migrations!(1 "initial" "sqlite/0001_initial.sql",)
+        migrations!(1 "initial" "sqlite/0001_initial.sql", 3 "holds" "sqlite/0003_holds.sql",)
     }
 
     async fn refusals(&self, _: &mut SqliteConnection) -> sqlx::Result<Vec<String>> {

@@ -107,7 +107,7 @@ pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
 pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
     let remarks = Remarks::NAMES.join(", ");
     format!(
-        "operation_id, sku, warehouse, kind, delta, available_after, level_version, read_version, \
+        "operation_id, sku, warehouse, kind, delta, held_delta, available_after, level_version, read_version, \
          strategy, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
     )
 });

@@ -52,6 +52,8 @@ pub(crate) struct LevelRow<'a> {
     pub(crate) warehouse: &'a str,
     /// Units added to `on_hand`.
     pub(crate) delta: i64,
+    /// Units added to `held`.
+    pub(crate) held_delta: i64,
     pub(crate) movements: i64,
     /// The version that the level must have.
     pub(crate) read_version: Option<i64>,
@@ -77,8 +79,12 @@ pub(crate) struct Others<'a> {
     pub(crate) line: i64,
     pub(crate) kind: &'a str,
     pub(crate) read_version: Option<i64>,
-    /// The sale whose units come back, and how many.
-    pub(crate) returned: Option<(&'a OperationId, i64)>,
+    /// The sale whose units come back, or the hold that ends.
+    pub(crate) reverses: Option<&'a OperationId>,
+    /// How many units of a sale come back.
+    pub(crate) returned: Option<i64>,
+    /// Units added to `held`.
+    pub(crate) held_delta: i64,
 }
 
 impl<'a> Write<'a> {
@@ -124,6 +130,7 @@ impl<'a> Write<'a> {
             sku: level.line.sku.as_str(),
             warehouse: level.line.warehouse.as_str(),
             delta: level.delta,
+            held_delta: level.held_delta,
             movements: level.movements,
             read_version: level.read.as_ref().map(|read| read.version),
             backorder_limit: level.backorder_limit,
@@ -156,7 +163,7 @@ impl<'a> Write<'a> {
     }
 
     /// A JSON array with an array for each level: number, SKU, warehouse, delta, movements, version that it
-    /// must have, new backorder limit.
+    /// must have, new backorder limit, units added to `held`.
     pub(crate) fn levels_json(&self) -> String {
         json(self.levels().map(|level| {
             (
@@ -167,6 +174,7 @@ impl<'a> Write<'a> {
                 level.movements,
                 level.read_version,
                 level.backorder_limit,
+                level.held_delta,
             )
         }))
     }
@@ -197,14 +205,14 @@ impl<'a> MovementRow<'a> {
         let movement = self.movement;
         let is_sale = movement.kind == MovementKind::Deducted;
         let line = movement.number();
-        (!is_sale || line > 0).then(|| Others {
+        let is_plain = is_sale && line == 0 && movement.reverses.is_none();
+        (!is_plain).then(|| Others {
             line,
             kind: movement.kind.as_str(),
             read_version: movement.read_version,
-            returned: movement
-                .returned
-                .as_ref()
-                .map(|(sale, units)| (sale, *units)),
+            reverses: movement.reverses.as_ref(),
+            returned: movement.returned,
+            held_delta: movement.held_delta,
         })
     }
 
@@ -240,15 +248,14 @@ impl<'a> MovementRow<'a> {
     }
 
     /// What most movements do not have, as a JSON array: number, SKU and warehouse of its level, if there are
-    /// several; line, kind, version that was read, sale whose units come back, and how many; remarks. `None`
-    /// if that is all missing: the database reads few values of a row faster.
+    /// several; line, kind, version that was read, sale whose units come back or hold that ends, how many come
+    /// back; remarks; units added to `held`. `None` if that is all missing: the database reads few values of a row faster.
     pub(crate) fn rest(
         self,
         level: Option<(&'a str, &'a str)>,
     ) -> Option<impl Serialize + use<'a>> {
         let (others, remarks) = (self.others(), self.operation().remarks.texts());
         let is_usual = level.is_none() && others.is_none() && remarks.iter().all(Option::is_none);
-        let (sale, units) = others.and_then(|one| one.returned).unzip();
         (!is_usual).then(|| {
             (
                 level.map(|_| self.level),
@@ -257,9 +264,10 @@ impl<'a> MovementRow<'a> {
                 others.map(|one| one.line),
                 others.map(|one| one.kind),
                 others.and_then(|one| one.read_version),
-                sale.map(|sale| Hex(sale.0.as_bytes())),
-                units,
+                others.and_then(|one| Some(Hex(one.reverses?.0.as_bytes()))),
+                others.and_then(|one| one.returned),
                 remarks,
+                others.map(|one| one.held_delta),
             )
         })
     }

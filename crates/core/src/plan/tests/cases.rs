@@ -60,6 +60,7 @@ impl Shop {
             levels: self.levels.clone(),
             recorded: Some(self.ledger.iter().filter(has).cloned().collect()),
             returned,
+            ..Snapshot::default()
         }
     }
 
@@ -72,6 +73,7 @@ impl Shop {
                 .cloned()
                 .unwrap_or_else(|| StockLevel::empty(line.sku.clone(), line.warehouse.clone()));
             level.on_hand += planned.delta;
+            level.held += planned.held_delta;
             level.backorder_limit = planned.backorder_limit.unwrap_or(level.backorder_limit);
             level.version += planned.movements;
             assert!(level.available() >= 0, "oversold: {level:?}");
@@ -91,6 +93,7 @@ impl Shop {
                 warehouse: line.warehouse.clone(),
                 kind: planned.kind.clone(),
                 delta: planned.delta,
+                held_delta: planned.held_delta,
                 available_after: level.available() - units,
                 level_version: level.version - later,
                 read_version: planned.read_version,
@@ -99,8 +102,8 @@ impl Shop {
                 idempotency_key: key.map(|one| one.key.as_str().to_owned()),
                 request_hash: key.map(|one| one.hash),
                 remarks: planned.operation.remarks.clone(),
-                reverses: planned.returned.map(|(sale, _)| sale),
-                returned: planned.returned.map(|(_, units)| units),
+                reverses: planned.reverses,
+                returned: planned.returned,
                 created_at: String::new(),
             });
         }

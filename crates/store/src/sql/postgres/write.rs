@@ -18,7 +18,7 @@ const KEY_WAIT_MILLIS: u32 = 100;
 
 /// The first parameter of the remarks. Strategy and expiry, the columns of the levels, and the other columns
 /// of sales come before.
-const FIRST_REMARK: usize = 17;
+const FIRST_REMARK: usize = 18;
 
 pub(super) async fn write(session: Session<PostgresServer>, write: &Write<'_>) -> Result<Written> {
     match session {
@@ -70,10 +70,10 @@ async fn send(
 fn statement(write: &Write<'_>) -> String {
     let in_time = format!("{} < $2", PostgresServer::WORDS.now);
     let wanted = "unnest($3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
-            $8::bigint[], $9::bigint[])
-        AS wanted (number, sku, warehouse, delta, movements, read_version, new_limit)";
+            $8::bigint[], $9::bigint[], $10::bigint[])
+        AS wanted (number, sku, warehouse, delta, movements, read_version, new_limit, held_delta)";
     let holds = "stock.version = coalesce(wanted.read_version, stock.version)
-        AND on_hand + wanted.delta - held >= -coalesce(wanted.new_limit, backorder_limit)";
+        AND on_hand + wanted.delta - held - wanted.held_delta >= -coalesce(wanted.new_limit, backorder_limit)";
     let (free, source, condition) = if write.waits {
         (String::new(), wanted, &*in_time)
     } else {
@@ -101,7 +101,7 @@ fn statement(write: &Write<'_>) -> String {
     let recorded = unless_missing(all, "number");
     format!(
         "WITH {free}written AS (
-                UPDATE stock SET on_hand = on_hand + wanted.delta,
+                UPDATE stock SET on_hand = on_hand + wanted.delta, held = held + wanted.held_delta,
                     backorder_limit = coalesce(wanted.new_limit, backorder_limit),
                     version = version + wanted.movements
                 FROM {source}
@@ -112,11 +112,11 @@ fn statement(write: &Write<'_>) -> String {
             ), recorded AS (
                 INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta, read_version,
                     strategy, caller, idempotency_key, request_hash, {remarks}, available_after,
-                    level_version, reverses, returned)
+                    level_version, reverses, returned, held_delta)
                 SELECT operation_id, coalesce(line, 0), sku, warehouse, coalesce(kind, 'deducted'), delta,
                     read_version, CASE WHEN coalesce(kind, 'deducted') = 'deducted' THEN $1 END, caller,
                     idempotency_key, request_hash, {remarks}, available + units_after,
-                    version - movements_after, reverses, returned
+                    version - movements_after, reverses, returned, coalesce(held_delta, 0)
                 FROM written JOIN {movements} USING (number)
                 RETURNING 1
             )
@@ -132,11 +132,13 @@ fn movements_as_table() -> String {
     let others = FIRST_REMARK + Remarks::NAMES.len();
     let remarks = (FIRST_REMARK..others).map(|number| format!("${number}::text[]"));
     format!(
-        "unnest($10::bigint[], $11::bigint[], $12::uuid[], $13::bigint[], $14::bigint[], $15::text[],
-            $16::text[], {remarks}, ${hash}::bytea[], ${line}::bigint[], ${kind}::text[],
-            ${read_version}::bigint[], ${reverses}::uuid[], ${returned}::bigint[])
+        "unnest($11::bigint[], $12::bigint[], $13::uuid[], $14::bigint[], $15::bigint[], $16::text[],
+            $17::text[], {remarks}, ${hash}::bytea[], ${line}::bigint[], ${kind}::text[],
+            ${read_version}::bigint[], ${reverses}::uuid[], ${returned}::bigint[],
+            ${held_delta}::bigint[])
             AS movement_row (number, movements_after, operation_id, delta, units_after, caller,
-                idempotency_key, {names}, request_hash, line, kind, read_version, reverses, returned)",
+                idempotency_key, {names}, request_hash, line, kind, read_version, reverses, returned,
+                held_delta)",
         remarks = remarks.collect::<Vec<_>>().join(", "),
         names = Remarks::NAMES.join(", "),
         hash = others,
@@ -145,6 +147,7 @@ fn movements_as_table() -> String {
         read_version = others + 3,
         reverses = others + 4,
         returned = others + 5,
+        held_delta = others + 6,
     )
 }
 
@@ -166,6 +169,7 @@ fn bind<'q>(
         .bind(column(&levels, |level| level.movements))
         .bind(column(&levels, |level| level.read_version))
         .bind(column(&levels, |level| level.backorder_limit))
+        .bind(column(&levels, |level| level.held_delta))
         .bind(column(&movements, |one| one.level))
         .bind(column(&movements, |one| one.movements_after))
         .bind(column(&movements, |one| one.operation().id.0))
@@ -189,8 +193,9 @@ fn bind<'q>(
         .bind(column(others, |one| one.map(|one| one.line)))
         .bind(column(others, |one| one.map(|one| one.kind)))
         .bind(column(others, |one| one.and_then(|one| one.read_version)))
-        .bind(column(others, |one| Some(one.as_ref()?.returned?.0.0)))
-        .bind(column(others, |one| Some(one.as_ref()?.returned?.1)))
+        .bind(column(others, |one| Some(one.as_ref()?.reverses?.0)))
+        .bind(column(others, |one| one.and_then(|one| one.returned)))
+        .bind(column(others, |one| one.map(|one| one.held_delta)))
 }
 
 /// The values of one column, in the order of the rows.

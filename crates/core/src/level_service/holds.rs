@@ -1,0 +1,247 @@
+//! Holds, and what becomes of them.
+//!
+//! The comments of the fields are in the API's document.
+
+use serde::Serialize;
+
+use super::{Changed, LevelService, OrderedLine};
+use crate::stock::{
+    HoldEnd, HoldFilter, MadeLine, OpenHold, Operation, OperationId, Resolved, Sku, StockError,
+    Warehouse,
+};
+
+/// How often a hold is looked up again that another request has ended meanwhile.
+const ROUNDS: u32 = 3;
+
+/// Units that are set aside.
+#[derive(Debug)]
+pub struct Held {
+    /// The id of the operation in the ledger.
+    pub operation: OperationId,
+    /// What is held, in the order of the lines.
+    pub lines: Vec<OrderedLine>,
+    /// When it ends: milliseconds since 1970, or [`NEVER`](crate::stock::NEVER). `None` if this was rebuilt
+    /// from the ledger.
+    pub expires_at: Option<i64>,
+    /// When the ledger recorded it, if this was rebuilt from it: RFC 3339.
+    pub recorded_at: Option<String>,
+    /// Whether this answers a retry of an earlier request.
+    pub replayed: bool,
+}
+
+/// Units of a hold that were sold.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ConfirmAnswer))]
+pub struct Confirmed {
+    /// The id of the sale in the ledger.
+    #[serde(rename = "id")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub operation: OperationId,
+    /// The id of the hold.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub hold: OperationId,
+    /// `confirmed`.
+    pub state: &'static str,
+    /// Whether a line had expired, so that its units were taken from those that were available.
+    pub late: bool,
+    /// What was sold, in the order of the lines.
+    pub lines: Vec<ConfirmedLine>,
+    /// Whether this answers a retry of an earlier request.
+    #[serde(skip)]
+    pub replayed: bool,
+}
+
+/// Units of a line of a hold.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ConfirmAnswerLine))]
+pub struct ConfirmedLine {
+    /// The number of the line in the hold, from 0.
+    pub line: i64,
+    /// The SKU.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub sku: Sku,
+    /// The warehouse.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub warehouse: Warehouse,
+    /// Units that were sold.
+    pub quantity: i64,
+    /// Units of the line that were held beyond them, and given back.
+    pub released: i64,
+    /// Units available after that line.
+    pub remaining: i64,
+}
+
+/// A hold whose units were given back.
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ReleaseAnswer))]
+pub struct Released {
+    /// The id of the operation in the ledger.
+    #[serde(rename = "id")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub operation: OperationId,
+    /// The id of the hold.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub hold: OperationId,
+    /// `released`.
+    pub state: &'static str,
+    /// Whether this answers a retry of an earlier request.
+    #[serde(skip)]
+    pub replayed: bool,
+}
+
+impl From<MadeLine> for ConfirmedLine {
+    fn from(made: MadeLine) -> Self {
+        Self {
+            line: made.line,
+            sku: made.sku,
+            warehouse: made.warehouse,
+            quantity: -made.delta,
+            // A line that had expired held nothing any more.
+            released: (made.delta - made.held_delta).max(0),
+            remaining: made.remaining,
+        }
+    }
+}
+
+impl LevelService {
+    /// Sets the units of every line aside, or nothing.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the hold.
+    pub async fn hold(&self, hold: Operation) -> Result<Held, StockError> {
+        let made = self.change(hold).await?;
+        let recorded_at = if made.replayed {
+            let movements = self.store.operation(made.operation).await?;
+            movements.into_iter().next().map(|one| one.created_at)
+        } else {
+            None
+        };
+        let held = |made: MadeLine| OrderedLine {
+            quantity: made.held_delta,
+            ..made.into()
+        };
+        Ok(Held {
+            operation: made.operation,
+            expires_at: made.lines.first().and_then(|line| line.expires_at),
+            lines: made.lines.into_iter().map(held).collect(),
+            recorded_at,
+            replayed: made.replayed,
+        })
+    }
+
+    /// Sells units of a hold, and gives the others of those lines back.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the sale.
+    pub async fn confirm(&self, end: HoldEnd) -> Result<Confirmed, StockError> {
+        let hold = end.hold;
+        let made = self.end_hold(end).await?;
+        Ok(Confirmed {
+            operation: made.operation,
+            hold,
+            state: "confirmed",
+            late: made.lines.iter().any(|line| line.held_delta == 0),
+            lines: made.lines.into_iter().map(ConfirmedLine::from).collect(),
+            replayed: made.replayed,
+        })
+    }
+
+    /// Gives units of a hold back.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the release.
+    pub async fn release(&self, end: HoldEnd) -> Result<Released, StockError> {
+        let hold = end.hold;
+        let made = self.end_hold(end).await?;
+        Ok(Released {
+            operation: made.operation,
+            hold,
+            state: "released",
+            replayed: made.replayed,
+        })
+    }
+
+    /// Ends lines of a hold, or finds that they have ended in the same way.
+    async fn end_hold(&self, end: HoldEnd) -> Result<Changed, StockError> {
+        let mut round = 1;
+        loop {
+            let held = self.store.operation(end.hold).await?;
+            if held.is_empty() {
+                return Err(StockError::UnknownOperation);
+            }
+            let ends = self.store.children(end.hold).await?;
+            let operation = match end.resolve(held, &ends)? {
+                Resolved::Operation(operation) => operation,
+                Resolved::Replay(operation) => return self.replay_end(operation).await,
+            };
+            match self.change(*operation).await {
+                // Another request has ended it since.
+                Err(error) if is_ended(&error) && round < ROUNDS => round += 1,
+                made => return made,
+            }
+        }
+    }
+
+    async fn replay_end(&self, operation: OperationId) -> Result<Changed, StockError> {
+        let movements = self.store.operation(operation).await?;
+        Ok(Changed {
+            operation,
+            lines: movements.into_iter().map(MadeLine::from).collect(),
+            created: false,
+            level: None,
+            replayed: true,
+        })
+    }
+
+    /// Moves the end of a hold to `lasts` milliseconds from now, or for ever, unless it ends later already.
+    /// Returns its open lines.
+    ///
+    /// # Errors
+    /// [`StockError::OutcomeUnknown`] if it may have been extended; to do it again is harmless.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the hold extended or not.
+    pub async fn extend_hold(
+        &self,
+        hold: OperationId,
+        lasts: Option<i64>,
+    ) -> Result<Vec<OpenHold>, StockError> {
+        let open = self.store.extend(hold, lasts).await?;
+        if open.iter().any(|one| !one.is_due) {
+            return Ok(open);
+        }
+        let held = self.store.operation(hold).await?;
+        if held.is_empty() {
+            return Err(StockError::UnknownOperation);
+        }
+        let ends = self.store.children(hold).await?;
+        let found = HoldEnd::state_of(&held, &ends)?;
+        Err(found)
+    }
+
+    /// The open lines of a hold.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>, StockError> {
+        Ok(self.store.open_holds(filter).await?)
+    }
+}
+
+/// Whether a line of the hold had ended already.
+fn is_ended(error: &StockError) -> bool {
+    match error {
+        StockError::HoldEnded { .. } => true,
+        StockError::Lines(lines) => lines.iter().all(|line| is_ended(&line.error)),
+        _ => false,
+    }
+}

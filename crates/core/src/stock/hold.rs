@@ -1,0 +1,278 @@
+//! Holds: units that are set aside for a caller, until they are sold, given back, or their time is over.
+//!
+//! A line of a hold is open as long as the store has its row. The operation that ends it deletes the row, so
+//! it ends once. Only an expired line can be sold afterwards, if the units are available.
+
+use tokio::time::Instant;
+
+use super::{Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity};
+use super::{Line, Remarks, Sku, StockError, Warehouse};
+
+/// The end of a hold that does not expire.
+pub const NEVER: i64 = i64::MAX;
+
+/// Units to set aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// How many.
+    pub quantity: Quantity,
+    /// For how many milliseconds. `None`: until they are sold or given back.
+    pub lasts: Option<i64>,
+}
+
+impl Holding {
+    /// When it ends if it begins at `now`: milliseconds since 1970, or [`NEVER`].
+    #[must_use]
+    pub fn expires_at(self, now: i64) -> i64 {
+        self.lasts.map_or(NEVER, |lasts| now.saturating_add(lasts))
+    }
+}
+
+/// The end of a line of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// The operation id of the hold.
+    pub hold: OperationId,
+    /// The line of the hold. The line of its end has the same number.
+    pub line: i64,
+    /// How it ends.
+    pub how: How,
+}
+
+/// How a line of a hold ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Units are sold. Those that were held beyond them are given back.
+    Confirm {
+        /// How many units are sold.
+        units: i64,
+        /// Whether they may be sold although the time of the hold is over.
+        late: bool,
+    },
+    /// All are given back.
+    Release,
+    /// The same, because the time of the hold is over. Refused if it is not.
+    Expire,
+}
+
+/// A line of a hold that is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenHold {
+    /// The operation id of the hold.
+    pub hold: OperationId,
+    /// The line.
+    pub line: i64,
+    /// The SKU.
+    pub sku: Sku,
+    /// The warehouse.
+    pub warehouse: Warehouse,
+    /// Units that are held.
+    pub units: i64,
+    /// When it ends, on the database's clock: milliseconds since 1970, or [`NEVER`].
+    pub expires_at: i64,
+    /// Whether that time has come.
+    pub is_due: bool,
+}
+
+impl OpenHold {
+    /// The operation that ends it, because its time is over.
+    #[must_use]
+    pub fn expire(self, deadline: Instant) -> Operation {
+        let change = Change::End(Ending {
+            hold: self.hold,
+            line: self.line,
+            how: How::Expire,
+        });
+        let place = (self.sku, self.warehouse);
+        Operation::of_line(OperationId::mint(), place, change, deadline)
+    }
+}
+
+/// Which open holds are read.
+#[derive(Debug, Clone)]
+pub enum HoldFilter {
+    /// Those of one operation.
+    Operation(OperationId),
+    /// The next ones after a place in the order of their ends; of one level, or of all.
+    Page {
+        /// The level.
+        level: Option<(Sku, Warehouse)>,
+        /// The last one of the page before.
+        after: Option<HoldCursor>,
+        /// Only those whose time is over.
+        only_due: bool,
+        /// The maximum number.
+        limit: u32,
+    },
+}
+
+/// A place in the order of the ends of holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HoldCursor {
+    /// [`OpenHold::expires_at`].
+    pub expires_at: i64,
+    /// The operation id of the hold.
+    pub hold: OperationId,
+    /// The line.
+    pub line: i64,
+}
+
+/// A request to end lines of a hold.
+#[derive(Debug, Clone)]
+pub struct HoldEnd {
+    /// The id of the operation that ends them.
+    pub operation: OperationId,
+    /// The operation id of the hold.
+    pub hold: OperationId,
+    /// Whether units are sold: late too, or only in time. `None`: all are given back.
+    pub confirm: Option<Late>,
+    /// The lines, and how many units of each are sold. None: all that are open.
+    pub lines: Vec<(i64, Option<Quantity>)>,
+    /// The caller's key, if one was sent.
+    pub idempotency: Option<Idempotency>,
+    /// When the caller is answered at the latest.
+    pub deadline: Instant,
+}
+
+/// Whether a hold whose time is over can still be sold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Late {
+    /// If the units are available.
+    Allowed,
+    /// Never.
+    Refused,
+}
+
+/// What is to be done about a [`HoldEnd`].
+#[derive(Debug)]
+pub enum Resolved {
+    /// This operation has ended the same lines in the same way.
+    Replay(OperationId),
+    /// It is to be made.
+    Operation(Box<Operation>),
+}
+
+impl HoldEnd {
+    /// Decides about the hold that made these movements, and whose ends so far are these.
+    ///
+    /// # Errors
+    /// [`StockError::NotAHold`]; [`StockError::UnknownLine`]; [`StockError::ExceedsHold`];
+    /// [`StockError::HoldEnded`] if lines have ended in another way.
+    pub fn resolve(&self, held: Vec<Movement>, ends: &[Movement]) -> Result<Resolved, StockError> {
+        let held: Vec<_> = held
+            .into_iter()
+            .filter(|one| one.kind == MovementKind::Held)
+            .collect();
+        if held.is_empty() {
+            return Err(StockError::NotAHold);
+        }
+        let end_of = |line: i64| {
+            let of_line = ends.iter().filter(|one| one.line == line);
+            of_line
+                .filter(|one| one.kind != MovementKind::Expired)
+                .last()
+        };
+        let mut wanted = self.lines.clone();
+        wanted.sort_unstable_by_key(|(line, _)| *line);
+        if wanted.is_empty() {
+            let open = held.iter().filter(|one| end_of(one.line).is_none());
+            wanted = open.map(|one| (one.line, None)).collect();
+        }
+        if wanted.is_empty() {
+            wanted = held.iter().map(|one| (one.line, None)).collect();
+        }
+        let mut lines = Vec::with_capacity(wanted.len());
+        let mut ended = Vec::new();
+        for (number, quantity) in wanted {
+            let line = held.iter().find(|one| one.line == number);
+            let line = line.ok_or(StockError::UnknownLine { line: number })?;
+            let units = quantity.map_or(line.held_delta, Quantity::units);
+            if units > line.held_delta {
+                return Err(StockError::ExceedsHold {
+                    requested: units,
+                    held: line.held_delta,
+                });
+            }
+            match end_of(number) {
+                Some(end) => ended.push((end, units)),
+                None => lines.push(self.line(line, units)),
+            }
+        }
+        if let Some((first, _)) = ended.first() {
+            let is_same = |(end, units): &(&Movement, i64)| {
+                end.operation == first.operation
+                    && match self.confirm {
+                        Some(_) => end.kind == MovementKind::Deducted && -end.delta == *units,
+                        None => end.kind == MovementKind::Released,
+                    }
+            };
+            if lines.is_empty() && ended.iter().all(is_same) {
+                return Ok(Resolved::Replay(first.operation));
+            }
+            let is_other = |one: &&(&Movement, i64)| !is_same(one);
+            let (end, _) = ended.iter().find(is_other).unwrap_or(&ended[0]);
+            return Err(StockError::HoldEnded {
+                line: end.line,
+                state: state(&end.kind),
+                by: Some(end.operation),
+            });
+        }
+        Ok(Resolved::Operation(Box::new(Operation {
+            id: self.operation,
+            lines,
+            idempotency: self.idempotency.clone(),
+            // The sale belongs to the order that the hold was made for.
+            remarks: Remarks {
+                reference: held[0].remarks.reference.clone(),
+                ..Remarks::default()
+            },
+            strategy: None,
+            deadline: self.deadline,
+        })))
+    }
+
+    /// Why a hold with these movements and ends cannot be extended.
+    ///
+    /// # Errors
+    /// [`StockError::NotAHold`].
+    pub fn state_of(held: &[Movement], ends: &[Movement]) -> Result<StockError, StockError> {
+        let held = held.iter().find(|one| one.kind == MovementKind::Held);
+        let held = held.ok_or(StockError::NotAHold)?;
+        let end = ends.iter().rfind(|end| end.line == held.line);
+        Ok(StockError::HoldEnded {
+            line: held.line,
+            // Due, and not yet ended.
+            state: end.map_or("expired", |end| state(&end.kind)),
+            by: end.map(|end| end.operation),
+        })
+    }
+
+    fn line(&self, held: &Movement, units: i64) -> Line {
+        let how = match self.confirm {
+            Some(late) => How::Confirm {
+                units,
+                late: late == Late::Allowed,
+            },
+            None => How::Release,
+        };
+        Line {
+            sku: held.sku.clone(),
+            warehouse: held.warehouse.clone(),
+            change: Change::End(Ending {
+                hold: self.hold,
+                line: held.line,
+                how,
+            }),
+        }
+    }
+}
+
+/// What has become of a line of a hold that ended with a movement of this kind.
+#[must_use]
+pub fn state(kind: &MovementKind) -> &'static str {
+    match kind {
+        MovementKind::Deducted => "confirmed",
+        MovementKind::Expired => "expired",
+        _ => "released",
+    }
+}

@@ -1,0 +1,119 @@
+//! Holds whose ends meet.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use stocklock_testkit::run::{rng, variable};
+
+use super::{hold, id, is_consistent, level, post_plain};
+use crate::faults::send_until_final;
+use crate::support::app::TestApp;
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+
+/// How many holds end; `TEST_HOLDS` in `make verify`.
+const DEFAULT_HOLDS: usize = 60;
+
+/// How many of them at a time.
+const AT_ONCE: usize = 20;
+
+fn number(name: &str, default: usize) -> usize {
+    let number = variable(name);
+    number.map_or(default, |number| number.parse().expect("a number"))
+}
+
+/// Goal: whoever comes first, each hold ends once: it is sold, given back or expired, and both callers learn
+/// what has become of it.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let holds = number("TEST_HOLDS", DEFAULT_HOLDS);
+    let stock = i64::try_from(holds).expect("few holds");
+    let app = Arc::new(TestApp::with_stock(backend, 2, "a", stock).await);
+    let (mut confirmed, mut released, mut late) = (0, 0, 0);
+    for first in (0..holds).step_by(AT_ONCE) {
+        let mut round = tokio::task::JoinSet::new();
+        for number in first..holds.min(first + AT_ONCE) {
+            let app = Arc::clone(&app);
+            // Some end while they expire.
+            let pause = rng().u64(0..1_200);
+            round.spawn(async move {
+                let held = hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), json!(1)).await;
+                let held = id(&held);
+                tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
+                let path = |end: &str| format!("/operations/{held}/{end}");
+                let (confirm, release) = (path("confirm"), path("release"));
+                let nothing = json!({});
+                tokio::join!(
+                    post_plain(&app, 0, &confirm, &nothing),
+                    post_plain(&app, 1, &release, &nothing)
+                )
+            });
+        }
+        while let Some(pair) = round.join_next().await {
+            let (confirm, release) = pair.expect("no panic");
+            match (confirm.status, release.status) {
+                (200, 409) => confirmed += 1,
+                (409, 200) => released += 1,
+                // Nobody else buys, so units are left for it.
+                other => panic!("{other:?}: {confirm:?} {release:?}"),
+            }
+            late += usize::from(confirm.body["late"] == true);
+            let refused = if confirm.status == 409 {
+                &confirm
+            } else {
+                &release
+            };
+            assert_eq!(refused.code, "hold-ended", "{refused:?}");
+        }
+    }
+    println!(
+        "figure: {backend:?}: {confirmed} confirmed, {late} of them late, {released} released"
+    );
+    assert_eq!(confirmed + released, holds);
+    let left = stock - i64::try_from(confirmed).expect("few holds");
+    assert_eq!(level(&app, "a").await, (left, 0));
+    is_consistent(&app, "a").await;
+}
+
+/// Goal: a hold of several lines and a cart that names the same SKUs in the other order wait for each other at
+/// most briefly, and nothing is half done.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_of_several_lines_meet_orders(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    const ROUNDS: i64 = 15;
+    let app = Arc::new(TestApp::with_stock(backend, 2, "a", ROUNDS).await);
+    app.set_level("b", ROUNDS).await;
+    let mut rounds = tokio::task::JoinSet::new();
+    for number in 0..ROUNDS {
+        let app = Arc::clone(&app);
+        rounds.spawn(async move {
+            let key = format!("h{number}");
+            let held = hold(&app, &key, json!([{"sku": "a"}, {"sku": "b"}]), json!(600));
+            let order: Value = json!({"lines": [{"sku": "b"}, {"sku": "a"}]});
+            let request = app.request(1, Method::POST, "/stock/deduct").json(&order);
+            let order = send_until_final(request.header("Idempotency-Key", format!("o{number}")));
+            let (held, order) = tokio::join!(held, order);
+            let ended = if held.status == 201 {
+                let path = format!("/operations/{}/confirm", id(&held));
+                Some(post_plain(&app, 1, &path, &json!({})).await.status)
+            } else {
+                None
+            };
+            (held.status, order.status, ended)
+        });
+    }
+    let mut sold = 0;
+    while let Some(round) = rounds.join_next().await {
+        let (held, order, ended) = round.expect("no panic");
+        assert!([201, 409].contains(&held), "{held}");
+        assert!([200, 409].contains(&order), "{order}");
+        assert!(ended.is_none_or(|status| status == 200), "{ended:?}");
+        sold += i64::from(ended.is_some()) + i64::from(order == 200);
+    }
+    for sku in ["a", "b"] {
+        assert_eq!(level(&app, sku).await, (ROUNDS - sold, 0));
+        is_consistent(&app, sku).await;
+    }
+}
