@@ -1,0 +1,178 @@
+//! An in-memory model of a lock server with faults, for tests.
+//!
+//! Each operation sends a request to a [`MemoryServer`] and receives an answer. The server can lose
+//! requests and answers, refuse or delay requests, pause, expire a lease, or forget all its data. As on a
+//! network, a request stays on its way after the caller dropped its future. With a
+//! [`TokioClock`](crate::clock::TokioClock) under paused time, all time is virtual, so a test does
+//! not really wait for a lease of ten seconds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::in_process::InProcess;
+pub use super::in_process::Question;
+use crate::backend::{Claim, Nudge};
+use crate::shared::clock::Clock;
+use crate::shared::error::BackendError;
+use crate::shared::managers::Managers;
+use crate::shared::nonce::REMEMBERED;
+use crate::shared::setters::setters;
+use crate::shared::source::SourceId;
+use crate::shared::tables::Tables;
+
+mod server;
+
+pub use server::MemoryServer;
+use server::{Fate, Server};
+
+/// The back end of the model: one client of a [`MemoryServer`]. Clones share its connection.
+#[derive(Debug, Clone)]
+pub struct MemoryBackend {
+    server: Arc<Server>,
+    client: Arc<Client>,
+    latency: Duration,
+    response_limit: Duration,
+    fallback: Duration,
+}
+
+#[derive(Debug)]
+struct Client {
+    managers: Managers,
+    closed: AtomicBool,
+    source: SourceId,
+}
+
+impl Client {
+    fn new(source: Option<String>) -> Arc<Self> {
+        Arc::new(Self {
+            managers: Managers::default(),
+            closed: AtomicBool::new(false),
+            source: SourceId::new("memory", source),
+        })
+    }
+}
+
+impl MemoryServer {
+    /// Creates a client of this server. Each client stands for one process.
+    #[must_use]
+    pub fn client(&self) -> MemoryBackend {
+        MemoryBackend {
+            server: Arc::clone(&self.0),
+            client: Client::new(None),
+            latency: Duration::ZERO,
+            response_limit: Duration::from_secs(1),
+            fallback: Duration::from_secs(1),
+        }
+    }
+}
+
+impl MemoryBackend {
+    setters! {
+        /// Sets how long each request and each answer takes to arrive. Default: no time.
+        #[must_use]
+        latency: Duration;
+
+        /// Sets how long the client waits for an answer. Default: 1 s.
+        #[must_use]
+        response_limit: Duration;
+
+        /// Sets after how long a waiter asks again without a wake-up. Default: 1 s.
+        #[must_use]
+        fallback: Duration;
+    }
+
+    /// Sets the source of the tokens. Default: a random id, which the server forgets with its data.
+    #[must_use]
+    pub fn source(mut self, source: &str) -> Self {
+        self.client = Client::new(Some(source.to_owned()));
+        self
+    }
+}
+
+async fn travel(clock: &dyn Clock, time: Duration) {
+    if !time.is_zero() {
+        clock.sleep_until(clock.now() + time).await;
+    }
+}
+
+impl InProcess for MemoryBackend {
+    const NAME: &'static str = "memory";
+    const REMEMBERS: Duration = REMEMBERED;
+
+    fn tables(&self) -> &Tables {
+        &self.server.tables
+    }
+
+    fn source(&self) -> &SourceId {
+        &self.client.source
+    }
+
+    fn response_limit(&self) -> Duration {
+        self.response_limit
+    }
+
+    fn fallback(&self, _: Claim) -> Duration {
+        self.fallback
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: Question,
+        answer: impl FnOnce(&Tables) -> T + Send + 'static,
+    ) -> Result<T, BackendError> {
+        if self.client.closed.load(Ordering::SeqCst) {
+            let cause = "the connection was closed by this process";
+            return Err(BackendError::transient(cause));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let server = Arc::clone(&self.server);
+        let latency = self.latency;
+        // The request arrives even if the caller drops its future.
+        tokio::spawn(async move {
+            travel(server.tables.clock.as_ref(), latency).await;
+            let fate = server.fate(question);
+            match fate {
+                Fate::RequestLost => return,
+                Fate::Delayed => server.delivered.notified().await,
+                Fate::Answered | Fate::AnswerLost | Fate::Refused => {}
+            }
+            server.wait_until_running().await;
+            let answer = if fate == Fate::Refused {
+                Err(BackendError::transient("the server refuses").refused())
+            } else {
+                Ok(server.execute(answer))
+            };
+            if fate == Fate::AnswerLost {
+                return;
+            }
+            travel(server.tables.clock.as_ref(), latency).await;
+            // The caller may no longer wait.
+            let _ = sender.send(answer);
+        });
+        let clock = &self.server.tables.clock;
+        tokio::select! {
+            biased;
+            answer = receiver => {
+                answer.map_err(|_| BackendError::transient("the connection was lost")).flatten()
+            }
+            () = clock.sleep_until(clock.now() + self.response_limit) => {
+                Err(BackendError::transient("no answer within the response limit"))
+            }
+        }
+    }
+
+    fn attach_manager(&self, nudge: &Nudge) {
+        self.server.managers.attach(nudge, || {});
+        let open = || self.client.closed.store(false, Ordering::SeqCst);
+        self.client.managers.attach(nudge, open);
+    }
+
+    fn detach_manager(&self, nudge: &Nudge) {
+        self.server.managers.detach(nudge, || {});
+        let close = || self.client.closed.store(true, Ordering::SeqCst);
+        self.client.managers.detach(nudge, close);
+    }
+}
