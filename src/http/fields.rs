@@ -6,11 +6,13 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-use super::deduct_batch;
 use super::paging::PageSize;
 use stocklock_core::stock::{
     IdempotencyKey, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark, is_name_char,
 };
+
+/// The maximum number of lines of a batch.
+pub(super) const MAX_BATCH_LINES: usize = 1_000;
 
 /// The bodies of requests.
 const BODIES: [&str; 10] = [
@@ -200,11 +202,11 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "id" => json!({"type": "string", "format": "uuid"}),
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
-        "since" | "Last-Event-ID" => whole(0, i64::MAX),
+        "Last-Event-ID" => whole(0, i64::MAX),
         "restock" | "cached" => json!({"type": "boolean"}),
         "lines" => {
             let (line, most) = match place {
-                "BatchBody" => ("BatchLine", deduct_batch::MAX_LINES),
+                "BatchBody" => ("BatchLine", MAX_BATCH_LINES),
                 "AdjustmentsBody" => ("AdjustmentLine", MAX_LINES),
                 "ReverseBody" => ("ReturnLine", MAX_LINES),
                 _ => ("OrderLine", MAX_LINES),
