@@ -13,6 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::deduct::{OrderLine, has_lines};
+use super::fields::MAX_HOLD_SECONDS;
 use super::headers::{idempotency, idempotent_replayed};
 use super::operations::operation_id;
 use super::paging::{PageSize, bad_cursor};
@@ -26,9 +27,6 @@ use stocklock_core::stock::{
     Change, HoldCursor, HoldEnd, HoldFilter, Holding, Late, Line, NEVER, OpenHold, Operation,
     OperationId, Quantity, Remarks, RequestHash, Sku, StockError, Warehouse,
 };
-
-/// The longest time of a hold in seconds: 30 days.
-pub(super) const MAX_SECONDS: i64 = 2_592_000;
 
 /// The time of a hold in seconds, if none was sent.
 const DEFAULT_SECONDS: i64 = 600;
@@ -64,9 +62,9 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Lasts>, 
 /// Milliseconds of the field `expires_in_s`; `None`: for ever.
 fn milliseconds(seconds: Lasts) -> Result<Option<i64>, ApiError> {
     let milliseconds = |seconds: i64| {
-        if !(1..=MAX_SECONDS).contains(&seconds) {
+        if !(1..=MAX_HOLD_SECONDS).contains(&seconds) {
             return Err(ApiError::invalid(format!(
-                "expires_in_s: must be from 1 to {MAX_SECONDS}, or null"
+                "expires_in_s: must be from 1 to {MAX_HOLD_SECONDS}, or null"
             )));
         }
         Ok(seconds * 1_000)

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
-use stocklock_testkit::signals;
+use stocklock_servers::signals;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
@@ -120,7 +120,7 @@ async fn ask(
 ///
 /// # Errors
 /// If standard input or output fails, or a request is not one.
-pub async fn serve_actor() -> std::io::Result<()> {
+pub(crate) async fn serve_actor() -> std::io::Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut output = tokio::io::stdout();
     let mut sessions: HashMap<String, Session> = HashMap::new();
