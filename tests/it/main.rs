@@ -41,6 +41,7 @@ mod full {
 }
 mod headers;
 mod idempotency;
+mod keys;
 mod lab;
 mod ledger_size;
 mod level_cache;

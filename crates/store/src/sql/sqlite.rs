@@ -331,7 +331,7 @@ impl Server for SqliteFile {
 
 impl MigrationServer for SqliteFile {
     fn migrations() -> Vec<Migration> {
-        migrations!(1 "initial" "sqlite/0001_initial.sql",)
+        migrations!(1 "initial" "sqlite/0001_initial.sql", 4 "keys" "sqlite/0004_keys.sql",)
     }
 
     async fn refusals(&self, _: &mut SqliteConnection) -> sqlx::Result<Vec<String>> {

@@ -136,7 +136,11 @@ impl Server for MySqlServer {
 
 impl MigrationServer for MySqlServer {
     fn migrations() -> Vec<Migration> {
-        migrations!(1 "initial" "mysql/0001_initial.sql", 2 "write" "mysql/0002_write.sql",)
+        migrations!(
+            1 "initial" "mysql/0001_initial.sql",
+            2 "write" "mysql/0002_write.sql",
+            4 "keys" "mysql/0004_keys.sql",
+        )
     }
 
     async fn refusals(&self, connection: &mut MySqlConnection) -> sqlx::Result<Vec<String>> {

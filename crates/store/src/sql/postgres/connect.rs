@@ -120,7 +120,7 @@ fn session(lock: Duration, statement: Duration) -> SqlStr {
 
 impl MigrationServer for PostgresServer {
     fn migrations() -> Vec<Migration> {
-        migrations!(1 "initial" "postgres/0001_initial.sql",)
+        migrations!(1 "initial" "postgres/0001_initial.sql", 4 "keys" "postgres/0004_keys.sql",)
     }
 
     async fn refusals(&self, connection: &mut PgConnection) -> sqlx::Result<Vec<String>> {
