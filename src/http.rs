@@ -1,24 +1,24 @@
 //! The HTTP API: routes, their documentation, and errors in one format.
 //!
 //! One file per resource. A handler has typed extractors, makes one call, and answers. Every response
-//! passes through `respond.rs`, which adds headers and writes the body of an error.
+//! passes through the stack of `respond.rs`, which adds headers and writes the body of an error.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
-use axum::http::HeaderValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
+use crate::access::{Access, KeyRing};
 use crate::config::{Config, Mode};
 use crate::crowd::Crowd;
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
+use stocklock_core::access::Scope;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
 use stocklock_core::stock::Sku;
@@ -37,6 +37,7 @@ mod extract;
 mod fields;
 mod headers;
 mod holds;
+mod keys;
 mod lab;
 mod levels;
 mod movements;
@@ -56,14 +57,16 @@ use extract::{
     BatchJson, NoFields, StrictJson, StrictQuery, objects, present, present_objects, present_whole,
     remark, whole,
 };
-use openapi::Document;
+use keys::Routes;
 pub use openapi::document;
 pub(crate) use probes::Readiness;
-use respond::OutageLog;
+pub(crate) use respond::service;
 
 /// The state of the handlers.
 #[derive(Debug)]
 pub(crate) struct Api {
+    /// Who may call.
+    pub(crate) access: Arc<Access>,
     pub(crate) config: Config,
     /// Only the lab has a start page and lets a request choose its strategy.
     pub(crate) mode: Mode,
@@ -102,57 +105,49 @@ pub(crate) fn lab_sku() -> Sku {
     Sku::parse("1001").expect("a valid SKU")
 }
 
-/// The whole HTTP API: [`HttpService::answer`].
-#[derive(Debug)]
-pub(crate) struct HttpService {
-    api: Arc<Api>,
-    routes: Router,
-    /// For `X-Replica`, unless the name cannot be sent.
-    replica: Option<HeaderValue>,
-    outages: Mutex<OutageLog>,
+/// Every route, and the OpenAPI document.
+fn routes(api: &Arc<Api>) -> Router {
+    let (routes, document) = documented(api.mode, &api.access, api.races.clone()).split_for_parts();
+    let document = openapi::finished(document, api.mode, &api.available);
+    routes
+        .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
+        .fallback(error::no_such_route)
+        .with_state(Arc::clone(api))
 }
 
-impl HttpService {
-    pub(crate) fn new(api: Arc<Api>) -> Self {
-        let (routes, document) = documented(api.mode, api.races.clone()).split_for_parts();
-        let document = openapi::finished(document, api.mode, &api.available);
-        let routes = routes
-            .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
-            .fallback(error::no_such_route)
-            .with_state(Arc::clone(&api));
-        Self {
-            routes,
-            replica: HeaderValue::from_str(&api.replica).ok(),
-            outages: Mutex::default(),
-            api,
-        }
-    }
-}
-
-/// Every route with its documentation. `races` are those of the lab's page.
-fn documented(mode: Mode, races: Option<Arc<Races>>) -> OpenApiRouter<Arc<Api>> {
-    let routes = OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(deduct::deduct))
-        .routes(routes!(deduct_batch::deduct_batch))
-        .routes(routes!(levels::list))
-        .routes(routes!(levels::of_sku, set_level::set_level))
-        .routes(routes!(adjust::adjust))
-        .routes(routes!(adjust::adjust_lines))
-        .routes(routes!(movements::movements))
-        .routes(routes!(audit::audit))
-        .routes(routes!(operations::operation))
-        .routes(routes!(operations::operations))
-        .routes(routes!(reverse::reverse))
-        .routes(routes!(holds::list, holds::hold))
-        .routes(routes!(holds::confirm))
-        .routes(routes!(holds::release))
-        .routes(routes!(holds::extend))
-        .routes(routes!(audit::audit_all))
-        .routes(routes!(strategies::strategies))
-        .routes(routes!(probes::healthz))
-        .routes(routes!(probes::readyz))
-        .routes(routes!(probes::metrics));
+/// Every route with its documentation, and with the scope that its callers need. `races` are those of the
+/// lab's page.
+fn documented(
+    mode: Mode,
+    access: &Arc<Access>,
+    races: Option<Arc<Races>>,
+) -> OpenApiRouter<Arc<Api>> {
+    let routes = Routes::new(Arc::clone(access))
+        .needs(Scope::Sell, routes!(deduct::deduct))
+        .needs(Scope::Sell, routes!(deduct_batch::deduct_batch))
+        .needs(Scope::Read, routes!(levels::list))
+        .needs(Scope::Read, routes!(levels::of_sku))
+        .needs(Scope::Stock, routes!(set_level::set_level))
+        .needs(Scope::Stock, routes!(adjust::adjust))
+        .needs(Scope::Stock, routes!(adjust::adjust_lines))
+        .needs(Scope::Read, routes!(movements::movements))
+        .needs(Scope::Read, routes!(audit::audit))
+        .needs(Scope::Read, routes!(operations::operation))
+        .needs(Scope::Read, routes!(operations::operations))
+        .needs(Scope::Stock, routes!(reverse::reverse))
+        .needs(Scope::Read, routes!(holds::list))
+        .needs(Scope::Sell, routes!(holds::hold))
+        .needs(Scope::Sell, routes!(holds::confirm))
+        .needs(Scope::Sell, routes!(holds::release))
+        .needs(Scope::Sell, routes!(holds::extend))
+        .needs(Scope::Read, routes!(audit::audit_all))
+        .needs(Scope::Read, routes!(strategies::strategies))
+        .open(routes!(probes::healthz))
+        .open(routes!(probes::readyz))
+        .needs(Scope::Read, routes!(probes::metrics));
+    let routes = routes.into_router();
     match mode {
+        // The lab has no keys.
         Mode::Lab => routes.merge(lab::routes(races)),
         Mode::Serve => routes,
     }

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::deduct::{OrderLine, has_lines};
 use super::fields::MAX_HOLD_SECONDS;
 use super::headers::{idempotency, idempotent_replayed};
+use super::keys::Granted;
 use super::operations::operation_id;
 use super::paging::{PageSize, bad_cursor};
 use super::reverse::distinct_lines;
@@ -22,6 +23,7 @@ use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, objects, openapi, present, present_objects,
     present_whole, remark, whole,
 };
+use crate::access::Grant;
 use stocklock_core::level_service::{Confirmed, OrderedLine, Released};
 use stocklock_core::stock::{
     Change, HoldCursor, HoldEnd, HoldFilter, Holding, Late, Line, NEVER, OpenHold, Operation,
@@ -105,11 +107,12 @@ pub(super) struct HoldAnswer {
 )]
 pub(super) async fn hold(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<HoldBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (hold, lasts) = new_hold(&api, body.parse()?, &headers)?;
+    let (hold, lasts) = new_hold(&api, body.parse()?, (&headers, grant))?;
     let operation = hold.id;
     let held = api.levels.hold(hold).await;
     let held = held.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -131,9 +134,10 @@ pub(super) async fn hold(
 fn new_hold(
     api: &Api,
     body: HoldBody,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<(Operation, Option<i64>), ApiError> {
     has_lines(body.lines.len())?;
+    grant.charge_lines(body.lines.len());
     let lasts = milliseconds(body.expires_in_s.unwrap_or(Some(DEFAULT_SECONDS)))?;
     let line = |line: OrderLine| Line {
         sku: line.sku,
@@ -149,9 +153,9 @@ fn new_hold(
         ..Remarks::default()
     };
     let hash = RequestHash::of_operation(&lines, &remarks);
-    let idempotency = idempotency(headers, hash)?;
+    let idempotency = idempotency(headers, &grant.caller, hash)?;
     let idempotency = Some(idempotency.ok_or(StockError::KeyRequired)?);
-    let hold = Operation::of_lines(lines, idempotency, remarks, api.deadline())?;
+    let hold = Operation::of_lines(grant.caller, lines, idempotency, remarks, api.deadline())?;
     Ok((hold, lasts))
 }
 
@@ -214,6 +218,7 @@ pub(super) struct ConfirmLine {
 pub(super) async fn confirm(
     State(api): State<Arc<Api>>,
     Path(id): Path<String>,
+    Granted(grant): Granted,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<ConfirmBody>,
@@ -228,7 +233,7 @@ pub(super) async fn confirm(
         distinct_lines(lines)
     });
     let lines = lines.transpose()?.unwrap_or_default();
-    let end = hold_end(&api, &id, Some(late), lines, &headers)?;
+    let end = hold_end(&api, &id, Some(late), lines, (&headers, grant))?;
     let operation = end.operation;
     let confirmed = api.levels.confirm(end).await;
     let confirmed = confirmed.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -273,6 +278,7 @@ pub(super) struct ReleaseLine {
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
     Path(id): Path<String>,
+    Granted(grant): Granted,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<ReleaseBody>,
@@ -281,7 +287,7 @@ pub(super) async fn release(
     let lines =
         lines.map(|lines| distinct_lines(lines.iter().map(|one| (one.line, None)).collect()));
     let lines = lines.transpose()?.unwrap_or_default();
-    let end = hold_end(&api, &id, None, lines, &headers)?;
+    let end = hold_end(&api, &id, None, lines, (&headers, grant))?;
     let operation = end.operation;
     let released = api.levels.release(end).await;
     let released = released.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -300,16 +306,18 @@ fn hold_end(
     id: &str,
     confirm: Option<Late>,
     lines: Vec<(i64, Option<Quantity>)>,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<HoldEnd, ApiError> {
     let hold = operation_id(id)?;
+    grant.charge_lines(lines.len().max(1));
     let hash = RequestHash::of_hold_end(hold, confirm, &lines);
     Ok(HoldEnd {
         operation: OperationId::mint(),
         hold,
         confirm,
         lines,
-        idempotency: idempotency(headers, hash)?,
+        idempotency: idempotency(headers, &grant.caller, hash)?,
+        caller: grant.caller,
         deadline: api.deadline(),
     })
 }

@@ -5,7 +5,9 @@
 
 use tokio::time::Instant;
 
-use super::{Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity};
+use super::{
+    Caller, Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity,
+};
 use super::{Line, Remarks, Sku, StockError, Warehouse};
 
 /// The end of a hold that does not expire.
@@ -84,7 +86,12 @@ impl OpenHold {
             how: How::Expire,
         });
         let place = (self.sku, self.warehouse);
-        Operation::of_line(OperationId::mint(), place, change, deadline)
+        Operation::of_line(
+            (OperationId::mint(), Caller::anonymous()),
+            place,
+            change,
+            deadline,
+        )
     }
 }
 
@@ -128,6 +135,8 @@ pub struct HoldEnd {
     pub confirm: Option<Late>,
     /// The lines, and how many units of each are sold. None: all that are open.
     pub lines: Vec<(i64, Option<Quantity>)>,
+    /// Who sends it.
+    pub caller: Caller,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
     /// When the caller is answered at the latest.
@@ -219,6 +228,7 @@ impl HoldEnd {
         }
         Ok(Resolved::Operation(Box::new(Operation {
             id: self.operation,
+            caller: self.caller.clone(),
             lines,
             idempotency: self.idempotency.clone(),
             // The sale belongs to the order that the hold was made for.
