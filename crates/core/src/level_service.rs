@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::deduct::{Counters, Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
+use crate::deduct::{Counters, Outcome, RetryPolicy, Scheduler, WritePool, run_to_outcome};
 use crate::ports::{
     AttemptOutcome, CachedLevels, ChangedLevel, DeductionMetrics, OperationStore, StoreError,
 };
@@ -47,22 +47,22 @@ pub struct LevelService {
     store: Arc<dyn OperationStore>,
     policy: RetryPolicy,
     writes: WritePool,
-    sold_out: Arc<SoldOut>,
+    scheduler: Arc<Scheduler>,
     cached: Arc<dyn CachedLevels>,
     counters: Option<Arc<Counters>>,
     metrics: Arc<dyn DeductionMetrics>,
 }
 
 impl LevelService {
-    /// A service whose changes count as writes of `writes`. No refusal of `sold_out` is older than a
-    /// change that was answered. Each change ends the `cached` levels of its SKUs, and their counters in Redis.
+    /// A service whose changes count as writes of `writes`, and share transactions with what else waits in the
+    /// `scheduler`. No refusal by what that has found sold out is older than a change that was answered. Each change ends the `cached` levels of its SKUs, and their counters in Redis.
     /// `metrics` counts orders.
     #[must_use]
     pub fn new(
         store: Arc<dyn OperationStore>,
         policy: RetryPolicy,
         writes: WritePool,
-        sold_out: Arc<SoldOut>,
+        scheduler: Arc<Scheduler>,
         cached: Arc<dyn CachedLevels>,
         counters: Option<Arc<Counters>>,
         metrics: Arc<dyn DeductionMetrics>,
@@ -71,7 +71,7 @@ impl LevelService {
             store,
             policy,
             writes,
-            sold_out,
+            scheduler,
             cached,
             counters,
             metrics,
@@ -167,17 +167,18 @@ impl LevelService {
             .collect();
         let deadline = operation.deadline;
         let slot = self.writes.admit(&operation.first().sku)?;
-        let (sold_out, cached) = (Arc::clone(&self.sold_out), Arc::clone(&self.cached));
         let Self {
             store,
             policy,
+            scheduler,
+            cached,
             counters,
             ..
         } = self.clone();
         let write = async move {
-            let changed = change(&*store, &policy, &operation).await;
+            let changed = change(&*store, &scheduler, &policy, &operation).await;
             for level in &places {
-                sold_out.forget(level);
+                scheduler.sold_out().forget(level);
                 cached.forget(&level.0);
             }
             let may_be_changed = matches!(changed, Ok(_) | Err(StockError::OutcomeUnknown { .. }));
@@ -203,20 +204,22 @@ impl LevelService {
 /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
 pub async fn change(
     store: &dyn OperationStore,
+    scheduler: &Arc<Scheduler>,
     policy: &RetryPolicy,
     operation: &Operation,
 ) -> Result<Changed, StockError> {
-    let attempt = |unknown: Option<_>| change_once(store, operation, unknown.is_some());
+    let attempt = |unknown: Option<_>| change_once(store, scheduler, operation, unknown.is_some());
     run_to_outcome(policy, attempt).await
 }
 
 /// One attempt. `unknown`: whether the outcome of an earlier one is unknown.
 async fn change_once(
     store: &dyn OperationStore,
+    scheduler: &Arc<Scheduler>,
     operation: &Operation,
     unknown: bool,
 ) -> Result<Outcome<Changed>, StoreError> {
-    let outcome = store.write(operation).await?;
+    let outcome = scheduler.attempt(operation.clone()).await?;
     let key = operation.idempotency.as_ref();
     let was_made = matches!(
         outcome,
