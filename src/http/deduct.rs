@@ -331,8 +331,8 @@ impl Order {
         });
         let order = Operation::of_lines(self.caller, lines, idempotency, remarks, how.deadline)?;
         Ok(Operation {
-            // Its rows are locked, whatever protects a single line.
-            strategy: Some(Strategy::ForUpdate.name()),
+            // Whatever protects a single line.
+            strategy: Some(Strategy::GroupCommit.name()),
             ..order
         })
     }

@@ -11,12 +11,19 @@ fn sold(remaining: i64) -> AttemptOutcome {
     AttemptOutcome::Deducted { remaining }
 }
 
+impl SoldOut {
+    fn answer(&self, mut sending: Sending, answers: &[BatchAnswer]) {
+        answers.iter().for_each(|answer| sending.saw(answer));
+        self.answered(sending);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn age_counts_from_before_the_batch_was_sent() {
     let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
     let sending = sold_out.sending(&one.clone().into());
     tokio::time::advance(MAX_AGE / 2).await;
-    sold_out.answered(sending, &[Ok(short(0))]);
+    sold_out.answer(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), Some(0));
     assert_eq!(sold_out.available(&Deduction::sample("b")), None);
     tokio::time::advance(MAX_AGE / 2).await;
@@ -26,23 +33,16 @@ async fn age_counts_from_before_the_batch_was_sent() {
     // A batch that takes longer is too old when it ends.
     let sending = sold_out.sending(&one.clone().into());
     tokio::time::advance(2 * MAX_AGE).await;
-    sold_out.answered(sending, &[Ok(short(0))]);
+    sold_out.answer(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn batch_sent_before_a_change_ended_is_not_remembered() {
+async fn change_ends_what_is_remembered() {
     let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
-    let restock = || sold_out.forget(&(one.sku.clone(), one.warehouse.clone()));
-    // The batch reads the level; a unit is added; the answer of the batch arrives.
-    let sending = sold_out.sending(&one.clone().into());
-    restock();
-    sold_out.answered(sending, &[Ok(short(0))]);
-    assert_eq!(sold_out.available(&one), None);
-    // The same in the other order.
-    sold_out.answered(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
+    sold_out.answer(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
     assert!(sold_out.sending(&one.clone().into()).was_sold_out);
-    restock();
+    sold_out.forget(&(one.sku.clone(), one.warehouse.clone()));
     assert_eq!(sold_out.available(&one), None);
     assert!(!sold_out.sending(&one.clone().into()).was_sold_out);
 }
@@ -67,7 +67,7 @@ async fn last_answer_decides_whether_a_level_is_sold_out() {
     ] {
         let mut answers: Vec<_> = outcomes.into_iter().map(Ok).collect();
         answers.push(Err(StoreError::outcome_unknown("cut")));
-        sold_out.answered(sold_out.sending(&one.clone().into()), &answers);
+        sold_out.answer(sold_out.sending(&one.clone().into()), &answers);
         assert_eq!(sold_out.available(&one), expected, "{answers:?}");
     }
 }
@@ -77,11 +77,11 @@ async fn number_of_levels_is_bounded() {
     let sold_out = SoldOut::default();
     let remembered = || -> usize {
         let shards = sold_out.shards.iter();
-        shards.map(|shard| shard.lock().unwrap().levels.len()).sum()
+        shards.map(|shard| shard.lock().unwrap().len()).sum()
     };
     let sell_out = |number| {
         let one = Deduction::sample(&format!("sku-{number}"));
-        sold_out.answered(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
+        sold_out.answer(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
     };
     (0..4 * SHARDS * MAX_LEVELS).for_each(sell_out);
     assert_eq!(remembered(), SHARDS * MAX_LEVELS);

@@ -1,0 +1,157 @@
+//! The scheduler of `group-commit`: operations that wait at the same time share transactions.
+//!
+//! All operations of a replica wait here, except for the deductions of other strategies. [`Queues`] says which
+//! come next. A batch of one level is made with one statement that can wait for its row. A batch of several
+//! levels waits for no row: what concerns a locked row, or must be decided apart, is made afterwards, by the
+//! level. An operation of several lines then waits for the row that it missed, without a row and without a
+//! claim on its other levels, and is tried again before all younger ones.
+//!
+//! Guarantees: a level has at most one batch in flight. Each operation gets its own answer. A caller who leaves
+//! cancels nothing. If a task is aborted, its operations have unknown outcomes, and its levels are free again.
+//! An operation that waits for longer than the wait limit is refused as overloaded, long before its deadline.
+//! How many wait is bounded by the [`WritePool`](super::WritePool).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{RetryPolicy, Sleep, SoldOut};
+use crate::ports::{BatchAnswer, Expiry, OperationStore, StoreError};
+use crate::spawn::Spawn;
+use crate::stock::Operation;
+use claims::Claims;
+use queues::{Caller, Queues};
+
+mod claims;
+mod queues;
+
+/// The scheduler of one replica.
+#[derive(Debug)]
+pub struct Scheduler {
+    store: Arc<dyn OperationStore>,
+    spawn: Arc<dyn Spawn>,
+    sleep: Arc<dyn Sleep>,
+    wait_limit: Duration,
+    sold_out: Arc<SoldOut>,
+    queues: Mutex<Queues>,
+}
+
+/// An answer, and the caller who waits for it.
+type Answered = (oneshot::Sender<BatchAnswer>, BatchAnswer);
+
+impl Scheduler {
+    /// A scheduler whose batches run in tasks of `spawn`.
+    pub fn new(
+        store: Arc<dyn OperationStore>,
+        policy: &RetryPolicy,
+        spawn: Arc<dyn Spawn>,
+    ) -> Arc<Self> {
+        let queues = Queues::new(store.max_batch(), store.max_in_flight());
+        Arc::new(Self {
+            store,
+            spawn,
+            sleep: Arc::clone(&policy.sleep),
+            wait_limit: policy.wait_limit,
+            sold_out: Arc::default(),
+            queues: Mutex::new(queues),
+        })
+    }
+
+    /// What the batches have found sold out.
+    #[must_use]
+    pub fn sold_out(&self) -> &Arc<SoldOut> {
+        &self.sold_out
+    }
+
+    /// Makes one attempt at an operation, in one of the next batches.
+    ///
+    /// # Errors
+    /// Every error but [`StoreError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels nothing: the outcome is unknown then.
+    pub async fn attempt(self: &Arc<Self>, operation: Operation) -> BatchAnswer {
+        let deadline = operation.deadline;
+        let answered = self.enqueue(operation);
+        answered.await.unwrap_or_else(|_| Err(unanswered(deadline)))
+    }
+
+    fn enqueue(self: &Arc<Self>, operation: Operation) -> oneshot::Receiver<BatchAnswer> {
+        let (answer, answered) = oneshot::channel();
+        let caller = Caller::new(answer);
+        let is_start = {
+            let mut queues = self.queues();
+            queues.push(operation, caller);
+            queues.begin_start()
+        };
+        if is_start {
+            // What comes until the task runs is in the same batch.
+            let start = Start(Arc::clone(self));
+            self.spawn.spawn(Box::pin(async move { drop(start) }));
+        }
+        answered
+    }
+
+    /// Starts every batch that can start.
+    fn start(self: &Arc<Self>, mut queues: MutexGuard<'_, Queues>) {
+        let mut batches = Vec::new();
+        let mut late = Vec::new();
+        if let Some(time) = Instant::now().checked_sub(self.wait_limit) {
+            late.extend(std::iter::from_fn(|| queues.pop_ready_before(time)));
+        }
+        batches.extend(std::iter::from_fn(|| queues.take()));
+        // The callers are woken, and tasks are started, without the mutex.
+        drop(queues);
+        for batch in batches {
+            let claims = Claims {
+                scheduler: Arc::clone(self),
+                levels: batch.levels,
+                counts: batch.counts,
+                back: Vec::new(),
+            };
+            self.spawn
+                .spawn(Box::pin(claims.make_batch(batch.operations)));
+        }
+        for waiting in late {
+            let _ = waiting.caller.answer.send(Err(StoreError::Queued));
+        }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        // No code panics while it holds this mutex.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task of the batch has ended without an answer. When the batch was sent is unknown, so no refusal is
+/// definite.
+fn unanswered(deadline: Instant) -> StoreError {
+    let never = Expiry {
+        at: i64::MAX,
+        here: deadline,
+    };
+    StoreError::outcome_unknown("the task of the batch has ended").expiring(never)
+}
+
+/// Sends the answers. A caller that was cancelled no longer receives its own.
+fn answer(answers: Vec<Answered>) {
+    for (caller, answer) in answers {
+        let _ = caller.send(answer);
+    }
+}
+
+/// Dropped, it starts what can start.
+struct Start(Arc<Scheduler>);
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        let mut queues = self.0.queues();
+        queues.end_start();
+        self.0.start(queues);
+    }
+}
+
+#[cfg(test)]
+mod tests;
