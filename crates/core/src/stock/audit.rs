@@ -80,6 +80,15 @@ mod tests {
     }
 
     #[test]
+    fn lost_hold_is_drift() {
+        let lost = Audit {
+            held_sum: 1,
+            ..audit(10, 2, 8, 0)
+        };
+        assert_eq!((lost.held_drift(), lost.consistent()), (-1, false));
+    }
+
+    #[test]
     fn sales_within_backorder_limit_are_not_oversold() {
         assert!(audit(10, 12, -2, 2).consistent());
     }

@@ -22,6 +22,7 @@ use scenario::{Scenario, Tally};
 mod answers;
 mod batches;
 mod counters;
+mod holds;
 mod level_changes;
 pub(crate) mod requests;
 mod scenario;
