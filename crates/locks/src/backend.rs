@@ -43,12 +43,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-pub use crate::admin::Admin;
-use crate::error::{BackendError, LostReason};
-use crate::nonce::Nonce;
-pub use crate::numbers::{Change, Changed, NumberKey, NumberRequest, Numbers};
-use crate::sealed::Sealed;
-use crate::token::Token;
+pub use crate::api::admin::Admin;
+use crate::shared::error::{BackendError, LostReason};
+use crate::shared::nonce::Nonce;
+pub use crate::shared::numbers::{Change, Changed, NumberKey, NumberRequest, Numbers};
+use crate::shared::sealed::Sealed;
+use crate::shared::token::Token;
 
 /// A client of a lock server.
 #[async_trait]

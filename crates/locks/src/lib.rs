@@ -88,58 +88,30 @@
 //! `redis`, `sql` and `zookeeper`. All are on by default. `tower` adds the module `tower`, a layer that
 //! locks a route of a web service.
 
-mod acquire;
-mod admin;
+mod api;
 pub mod backend;
-mod builder;
-pub mod clock;
-pub mod coordination;
-mod election;
-mod error;
-mod guard;
-pub mod guide;
-mod hold;
-mod jobs;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
-mod link;
-pub mod local;
-mod lost;
-mod manager;
-mod managers;
-pub mod memory;
-pub mod metrics;
-mod multi;
-mod nonce;
-mod numbers;
-mod periodic;
-mod queue;
-#[cfg(feature = "redis")]
-pub mod redis;
-mod release;
-mod retry;
-mod revoked;
-mod sealed;
-mod shares;
-mod source;
-mod span;
-#[cfg(feature = "sql")]
-pub mod sql;
-mod table;
-mod token;
-mod topics;
-#[cfg(feature = "tower")]
-pub mod tower;
-mod watchdog;
-#[cfg(feature = "zookeeper")]
-pub mod zookeeper;
+mod backends;
+mod held;
+mod shared;
 
-pub use admin::{Claimant, LockView};
-pub use builder::{LockBuilder, Ran};
-pub use error::{BackendError, LockError, LostReason};
-pub use guard::{LockGuard, LockState, ReleaseOutcome};
-pub use lost::Lost;
-pub use manager::{LockManager, ManagerBuilder};
-pub use multi::{MultiGuard, MultiLock};
-pub use nonce::Nonce;
-pub use periodic::OncePer;
-pub use token::Token;
+pub use api::admin::{Claimant, LockView};
+pub use api::builder::{LockBuilder, Ran};
+pub use api::guard::{LockGuard, LockState, ReleaseOutcome};
+pub use api::lost::Lost;
+pub use api::manager::{LockManager, ManagerBuilder};
+pub use api::multi::{MultiGuard, MultiLock};
+pub use api::periodic::OncePer;
+#[cfg(feature = "tower")]
+pub use api::tower;
+pub use api::{coordination, guide};
+#[cfg(feature = "redis")]
+pub use backends::redis;
+#[cfg(feature = "sql")]
+pub use backends::sql;
+#[cfg(feature = "zookeeper")]
+pub use backends::zookeeper;
+pub use backends::{local, memory};
+pub use shared::error::{BackendError, LockError, LostReason};
+pub use shared::nonce::Nonce;
+pub use shared::token::Token;
+pub use shared::{clock, metrics};

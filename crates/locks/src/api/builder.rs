@@ -1,0 +1,330 @@
+//! The settings of one acquisition.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::guard::{LockGuard, ReleaseOutcome};
+use crate::api::manager::LockManager;
+use crate::backend::{Backend, Claim};
+use crate::held::acquire;
+use crate::shared::clock::Moment;
+use crate::shared::error::LockError;
+use crate::shared::token::Token;
+
+/// The maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
+pub(crate) const NAME_MAX: usize = 1_024;
+
+/// The minimum of a lease and of a hold. The timers of a busy machine are too coarse for a shorter one.
+const MIN: Duration = Duration::from_millis(20);
+
+/// The maximum lease. Other clients wait for the rest of the lease after a crash.
+const LEASE_MAX: Duration = Duration::from_hours(24);
+
+/// The longest hold if nothing else is set. Without a limit, a task that hangs would keep its lock for as long
+/// as its process runs.
+const HOLD_DEFAULT: Duration = Duration::from_hours(24);
+
+/// The longest hold that can be set.
+const HOLD_MAX: Duration = Duration::from_hours(30 * 24);
+
+/// How one lock is acquired and held. The manager's defaults apply until they are changed.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) name: Arc<str>,
+    pub(crate) claim: Claim,
+    pub(crate) label: &'static str,
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+    /// `None`: [`HOLD_DEFAULT`].
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) max_renewals: Option<u32>,
+    pub(crate) safety_margin: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            name: Arc::from(""),
+            claim: Claim::Exclusive,
+            label: "lock",
+            wait: Duration::from_secs(5),
+            lease: Duration::from_secs(10),
+            max_hold: None,
+            max_renewals: None,
+            safety_margin: None,
+        }
+    }
+}
+
+impl Options {
+    /// Checks that the name and the claim are possible on this back end.
+    pub(crate) fn check(&self, backend: &dyn Backend) -> Result<(), LockError> {
+        if !(1..=NAME_MAX).contains(&self.name.len()) {
+            return Err(LockError::InvalidName { limit: NAME_MAX });
+        }
+        if let Claim::Permits { take, of } = self.claim
+            && !(1..=of).contains(&take)
+        {
+            return Err(LockError::InvalidPermits { take, of });
+        }
+        if !backend.supports(self.claim) {
+            let server = backend.properties().name;
+            return Err(LockError::Unsupported { server });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_lease(&mut self, lease: Duration) {
+        self.lease = possible_lease(lease);
+    }
+
+    pub(crate) fn set_max_hold(&mut self, limit: Duration) {
+        self.max_hold = Some(limit.clamp(MIN, HOLD_MAX));
+    }
+
+    /// The latest time at which the lock is guaranteed to be held, if it was requested at `sent`.
+    pub(crate) fn valid_until(&self, sent: Moment, lease: Duration, acquired: Moment) -> Moment {
+        let until = sent + lease.saturating_sub(self.margin(lease));
+        until.min(self.hold_limit(acquired))
+    }
+
+    /// How long before its expiry a lock with this lease counts as lost.
+    pub(crate) fn margin(&self, lease: Duration) -> Duration {
+        self.safety_margin.unwrap_or(lease / 10).min(lease / 2)
+    }
+
+    /// The time at which a holder that acquired the lock at `acquired` must release it.
+    pub(crate) fn hold_limit(&self, acquired: Moment) -> Moment {
+        acquired + self.max_hold.unwrap_or(HOLD_DEFAULT)
+    }
+}
+
+/// The nearest lease that a lock can have.
+pub(crate) fn possible_lease(lease: Duration) -> Duration {
+    lease.clamp(MIN, LEASE_MAX)
+}
+
+/// Describes one acquisition. Created by [`LockManager::lock`], [`read`](LockManager::read),
+/// [`write`](LockManager::write) and [`permits`](LockManager::permits).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration; use stocklock_locks::{LockManager, local::LocalBackend};
+/// let locks = LockManager::new(LocalBackend::new());
+/// let guard = locks
+///     .lock("sku:42")
+///     .wait(Duration::from_secs(2))
+///     .lease(Duration::from_secs(10))
+///     .max_hold(Duration::from_secs(60))
+///     .acquire()
+///     .await?;
+/// // ... work; pass guard.token() to every write ...
+/// guard.release().await;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "it does nothing before acquire, try_acquire or run"]
+pub struct LockBuilder<T = Token> {
+    manager: LockManager<T>,
+    options: Options,
+}
+
+impl<T> LockBuilder<T> {
+    pub(crate) fn new(manager: LockManager<T>, name: &str, claim: Claim) -> Self {
+        let options = Options {
+            name: Arc::from(name),
+            claim,
+            ..manager.inner().defaults.clone()
+        };
+        Self { manager, options }
+    }
+
+    pub(crate) const fn manager(&self) -> &LockManager<T> {
+        &self.manager
+    }
+
+    pub(crate) const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Sets how long [`acquire`](Self::acquire) may wait, in this process and on the server.
+    /// Default: 5 s.
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.options.wait = limit;
+        self
+    }
+
+    /// Sets how long the lock lives on the server without renewal. Default: 10 s; minimum: 20 ms;
+    /// maximum: 24 hours.
+    ///
+    /// The lock is renewed at every third of the lease, so the lease only limits how long other
+    /// clients wait after a crash. ZooKeeper ignores it: its locks live as long as their session.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.set_lease(lease);
+        self
+    }
+
+    /// Sets how long the lock may be held in total. Default: 24 hours, and no limit for
+    /// [`campaign`](Self::campaign) and [`lead`](Self::lead). Minimum: 20 ms; maximum: 30 days.
+    ///
+    /// After this time the lock counts as lost, with
+    /// [`LostReason::MaxHold`](crate::LostReason::MaxHold). It is released after another
+    /// [safety margin](Self::safety_margin). A task that hangs then does not block other clients
+    /// indefinitely.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.options.set_max_hold(limit);
+        self
+    }
+
+    /// Lets a leader lead until it dies or resigns, unless a limit was set.
+    pub(crate) fn lead_without_limit(&mut self) {
+        self.options.max_hold.get_or_insert(Duration::MAX);
+    }
+
+    /// Sets how often the lock may be renewed; 0 means never. Default: no limit.
+    ///
+    /// After the last renewal the lock expires, with
+    /// [`LostReason::MaxRenewals`](crate::LostReason::MaxRenewals).
+    pub fn max_renewals(mut self, limit: u32) -> Self {
+        self.options.max_renewals = Some(limit);
+        self
+    }
+
+    /// Sets how long before its expiry on the server the lock counts as lost. Default: a tenth of
+    /// the lease; maximum: half of it.
+    ///
+    /// The margin covers clocks that run at different rates, timers that fire late, and the time
+    /// that running work needs to stop. A lock that is lost without an expiry, at `max_hold` or at
+    /// the shutdown of the manager, is released this long after its loss.
+    pub fn safety_margin(mut self, margin: Duration) -> Self {
+        self.options.safety_margin = Some(margin);
+        self
+    }
+
+    /// Sets the label of this lock in metrics. Use few labels: lock names are often too many.
+    /// Default: `lock`.
+    pub fn label(mut self, label: &'static str) -> Self {
+        self.options.label = label;
+        self
+    }
+
+    /// Acquires the lock, waiting up to the wait limit.
+    ///
+    /// # Errors
+    /// - [`LockError::WaitLimit`] if the lock was not free in time.
+    /// - [`LockError::Unavailable`] if the server did not answer in time.
+    /// - [`LockError::Shutdown`] if the manager was shut down.
+    /// - [`LockError::InvalidName`] if the name is empty or too long.
+    /// - [`LockError::InvalidPermits`] if there can never be so many permits.
+    /// - [`LockError::Unsupported`] if the back end has no permits.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at any point. A lock or queue position that it had already
+    /// obtained is released in the background.
+    pub async fn acquire(self) -> Result<LockGuard<T>, LockError> {
+        let guard = acquire::acquire(self.manager.inner(), self.options).await;
+        guard.map(LockGuard::with_type)
+    }
+
+    /// Acquires the lock if it is free now. Returns `None` if another client holds it.
+    ///
+    /// # Errors
+    /// The errors of [`acquire`](Self::acquire), except `WaitLimit`. The server may take up to the
+    /// response limit of the back end to answer. A request that the server refuses is not repeated, unless
+    /// that may help at once.
+    ///
+    /// # Cancel safety
+    /// Same as [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Option<LockGuard<T>>, LockError> {
+        match self.wait(Duration::ZERO).acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(LockError::WaitLimit { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Acquires the lock, runs `body`, and releases the lock.
+    ///
+    /// `body` receives a child guard for the token and for checks. If the lock is lost, `body` is
+    /// dropped at its current await point.
+    ///
+    /// If `body` ended, its output is returned in any case. [`Ran::release`] tells whether the lock
+    /// was held until then.
+    ///
+    /// # Errors
+    /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] if the lock was lost before
+    /// `body` ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `body` and releases the lock in the background.
+    pub async fn run<B, F>(self, body: B) -> Result<Ran<F::Output>, LockError>
+    where
+        B: FnOnce(LockGuard<T>) -> F,
+        F: Future,
+    {
+        let guard = Held::new(self.acquire().await?);
+        let child = guard.reenter()?;
+        let output = tokio::select! {
+            biased;
+            reason = guard.lost() => Err(LockError::Lost { reason }),
+            output = body(child) => Ok(output),
+        };
+        let release = guard.release().await;
+        output.map(|output| Ran { output, release })
+    }
+}
+
+/// Not derived, because a clone needs no clone of a token.
+impl<T> Clone for LockBuilder<T> {
+    fn clone(&self) -> Self {
+        Self {
+            manager: self.manager.clone(),
+            options: self.options.clone(),
+        }
+    }
+}
+
+/// The guard of a future that runs work of the user. If that future is dropped, the lock is released in the
+/// background. That is no defect of the user's code, so it is not reported as a dropped guard.
+pub(crate) struct Held<T>(Option<LockGuard<T>>);
+
+impl<T> Held<T> {
+    pub(crate) const fn new(guard: LockGuard<T>) -> Self {
+        Self(Some(guard))
+    }
+
+    pub(crate) async fn release(mut self) -> ReleaseOutcome {
+        let guard = self.0.take().expect("only release and drop take the guard");
+        guard.release().await
+    }
+}
+
+impl<T> Deref for Held<T> {
+    type Target = LockGuard<T>;
+
+    fn deref(&self) -> &LockGuard<T> {
+        let guard = self.0.as_ref();
+        guard.expect("only release and drop take the guard")
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        if let Some(guard) = self.0.take() {
+            guard.abandon();
+        }
+    }
+}
+
+/// The result of [`LockBuilder::run`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "another client may have held the lock at the same time: check `release`"]
+pub struct Ran<T> {
+    /// What the body returned.
+    pub output: T,
+    /// Whether the lock was held until the body ended. With
+    /// [`AlreadyLost`](ReleaseOutcome::AlreadyLost), another client may have held the lock at the
+    /// same time. If the body passed its guard on, that guard keeps the lock.
+    pub release: ReleaseOutcome,
+}

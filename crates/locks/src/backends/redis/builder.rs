@@ -1,0 +1,153 @@
+//! The settings of a back end on Redis.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::address::Address;
+use super::cluster::{Cluster, slot};
+use super::connection::Connection;
+use super::servers::Servers;
+use super::wakeups::LazyWakeUps;
+use super::{Redis, RedisBackend};
+use crate::shared::error::BackendError;
+use crate::shared::managers::Managers;
+use crate::shared::source::SourceId;
+
+/// The settings of a [`RedisBackend`]. Created by [`RedisBackend::builder`], or from your own
+/// client.
+#[derive(Debug, Clone)]
+#[must_use = "it does nothing before build"]
+pub struct RedisBuilder {
+    /// Created from the URL. Its `Debug` output does not contain the password.
+    address: Result<Address, BackendError>,
+    prefix: String,
+    source: Option<String>,
+    connect_limit: Duration,
+    response_limit: Duration,
+    fallback: Duration,
+    polling: Option<Duration>,
+    token_memory: Duration,
+}
+
+impl RedisBuilder {
+    /// Creates the settings of a back end that connects as your own client does: to its server, with its
+    /// user, password, database, protocol, and certificates for TLS.
+    ///
+    /// The back end opens its own connections, one for commands and one for messages to waiters, within the
+    /// [limits](Self::connect_limit) that are set here.
+    ///
+    /// The client leads to one address. If another server becomes the master, that address must lead to
+    /// it: through DNS or a proxy. For Redis Sentinel and Redis Cluster, use [a URL](RedisBackend::new).
+    ///
+    /// The client is that of the crate `redis` 1, which is not exported again: depend on it yourself, with
+    /// the features that the client needs, such as `tokio-rustls-comp`. A program that connects with TLS
+    /// through `rustls` needs a cryptography provider; the feature `redis-tls` of this crate brings one.
+    pub fn from_client(client: redis::Client) -> Self {
+        Self::new(Ok(Address::Server(client)))
+    }
+
+    pub(super) fn new(address: Result<Address, BackendError>) -> Self {
+        Self {
+            address,
+            prefix: "lock".to_owned(),
+            source: None,
+            connect_limit: Duration::from_secs(1),
+            response_limit: Duration::from_secs(1),
+            fallback: Duration::from_secs(1),
+            polling: None,
+            token_memory: Duration::from_mins(10),
+        }
+    }
+
+    /// Sets the prefix of all keys. Default: `lock`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the [source](crate::LockGuard::source) of all tokens. It must be the same for all
+    /// clients. Default: a random id, which the server stores.
+    ///
+    /// If the server loses its data, the next client stores an id again: the old one if it has seen
+    /// it. Otherwise tokens from before the loss cannot be compared with those after it, and a write
+    /// of an old holder passes. A source that you set does not change.
+    pub fn source(mut self, source: impl Into<String>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Sets how long opening a connection may take. Default: 1 s.
+    pub fn connect_limit(mut self, limit: Duration) -> Self {
+        self.connect_limit = limit;
+        self
+    }
+
+    /// Sets how long an answer may take. Default: 1 s.
+    pub fn response_limit(mut self, limit: Duration) -> Self {
+        self.response_limit = limit;
+        self
+    }
+
+    /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s. In the queue of
+    /// permits, a waiter that has not asked for three times this long counts as dead.
+    pub fn fallback(mut self, fallback: Duration) -> Self {
+        self.fallback = fallback;
+        self
+    }
+
+    /// Lets waiters ask again after about this time, instead of being woken over pub/sub: waiters for
+    /// locks, permits, numbers, latches and barriers. Default: they are woken; minimum: 1 ms; maximum: 1 s.
+    ///
+    /// Each waiting process then sends a request per interval and lock, and a free lock is acquired half
+    /// an interval late on average. Use it if the user of the client has no right to channels, or to
+    /// compare.
+    pub fn polling(mut self, interval: Duration) -> Self {
+        let (least, most) = (Duration::from_millis(1), Duration::from_secs(1));
+        self.polling = Some(interval.clamp(least, most));
+        self
+    }
+
+    /// Sets how long the last token of a lock is remembered. Default: 10 minutes.
+    ///
+    /// During this time tokens grow even if the server's clock goes back by less than this.
+    pub fn token_memory(mut self, memory: Duration) -> Self {
+        self.token_memory = memory;
+        self
+    }
+
+    /// Builds the back end. It connects when it is first used.
+    ///
+    /// # Errors
+    /// Returns an error if the URL is not a valid Redis URL, or if the prefix does not suit a cluster.
+    pub fn build(self) -> Result<RedisBackend, BackendError> {
+        let address = self.address?;
+        let (connect, response) = (self.connect_limit, self.response_limit);
+        let servers = match &address {
+            Address::Cluster(nodes) => {
+                let lock = format!("{}{{a}}", self.prefix);
+                if slot(&lock) != slot(&format!("{lock}:token")) {
+                    let cause = "on Redis Cluster the prefix of the keys must not contain `{}`";
+                    return Err(BackendError::permanent(cause));
+                }
+                Servers::Cluster(Cluster::new(nodes.clone(), connect, response))
+            }
+            address => Servers::One(Connection::new(address.clone(), connect, response)),
+        };
+        let limit = connect.max(response);
+        Ok(RedisBackend(Arc::new(Redis {
+            servers,
+            wake_ups: LazyWakeUps::new(address, limit),
+            managers: Managers::default(),
+            source: SourceId::new("redis", self.source),
+            source_asked: Mutex::default(),
+            is_publish_refused: AtomicBool::new(false),
+            prefix: self.prefix,
+            response_limit: self.response_limit,
+            connect_limit: self.connect_limit,
+            fallback: self.fallback,
+            polling: self.polling,
+            token_memory: self.token_memory,
+        })))
+    }
+}

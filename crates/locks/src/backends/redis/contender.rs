@@ -1,0 +1,146 @@
+//! One acquisition: a request, and a subscription while another client holds the lock.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::Redis;
+use super::connection::backend_error;
+use super::wakeups::Subscription;
+use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
+use crate::shared::error::{BackendError, was_answered};
+use crate::shared::retry::jittered;
+use crate::shared::sealed::Sealed;
+use crate::shared::token::Token;
+
+pub(super) struct RedisContender {
+    redis: Arc<Redis>,
+    request: Request,
+    subscription: Option<Subscription>,
+    left_something: bool,
+    is_unanswered: bool,
+}
+
+impl RedisContender {
+    pub(super) fn new(redis: Arc<Redis>, request: Request) -> Self {
+        Self {
+            redis,
+            request,
+            subscription: None,
+            left_something: false,
+            is_unanswered: false,
+        }
+    }
+}
+
+impl Fencing for super::RedisBackend {
+    type Token = Token;
+}
+
+impl Sealed for RedisContender {}
+
+#[async_trait]
+impl Contender for RedisContender {
+    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+        // Connect first: if this fails, the request was never sent, and no release is needed.
+        let lock = self.redis.lock_key(&self.request.name);
+        self.redis.servers.connected(&lock).await?;
+        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let known = self.redis.source.candidate();
+        let answer = self.redis.acquire(&self.request, &known).await;
+        if was_answered(&answer) {
+            // This answer is only about this request. An earlier one may still be on its way.
+            self.is_unanswered = was_unanswered;
+        }
+        let answer = answer?;
+        Ok(match answer.as_slice() {
+            [redis::Value::Int(1), token, other @ ..] if other.len() <= 1 => {
+                self.left_something = true;
+                let token = redis::from_redis_value_ref::<i64>(token);
+                let token = token.map_err(|e| backend_error(e.into()))?;
+                let other = other.first().map(redis::from_redis_value_ref::<String>);
+                let other = other.transpose().map_err(|e| backend_error(e.into()))?;
+                Attempt::Held(Grant {
+                    fence: Some(Fence {
+                        token: Token::new(token),
+                        source: self.redis.source.saw(other.as_deref().unwrap_or(&known)),
+                    }),
+                    lease: self.request.lease,
+                })
+            }
+            [redis::Value::Int(0), redis::Value::Int(left)] => {
+                // A request for permits that was not granted is in their queue.
+                self.left_something |= self.request.claim != Claim::Exclusive;
+                Attempt::Busy {
+                    ask_again: Some(self.ask_again(*left)),
+                }
+            }
+            [redis::Value::Int(-2), redis::Value::Int(of)] => {
+                self.left_something = false;
+                Attempt::TooFewPermits {
+                    of: u32::try_from(*of).unwrap_or(u32::MAX),
+                }
+            }
+            [redis::Value::Int(-1)] => {
+                return Err(BackendError::permanent(
+                    "this acquisition was already released",
+                ));
+            }
+            other => {
+                let cause = format!("the acquire script returned an unexpected reply: {other:?}");
+                return Err(BackendError::permanent(cause));
+            }
+        })
+    }
+
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        if self.redis.polling.is_some() {
+            // Until the next attempt is due.
+            return pending().await;
+        }
+        self.subscription.take_if(|one| one.has_ended());
+        if let Some(subscription) = &mut self.subscription {
+            subscription.message().await;
+            return Ok(());
+        }
+        let Request { name, nonce, .. } = &self.request;
+        let channel = match self.request.claim {
+            Claim::Exclusive => self.redis.lock_key(name),
+            Claim::Permits { .. } => self.redis.permit_channel(name, *nonce),
+        };
+        let (subscription, confirmed) = self.redis.wake_ups.get().subscribe(&channel);
+        // Store the subscription before waiting: this future may be dropped while it waits.
+        let subscription = self.subscription.insert(subscription);
+        tokio::select! {
+            Ok(()) = confirmed => {}
+            // There is no confirmation while the connection is being opened. All waiters are woken
+            // when it is open.
+            () = subscription.message() => {}
+        }
+        Ok(())
+    }
+
+    fn may_have_left_something(&self) -> bool {
+        self.left_something || self.is_unanswered
+    }
+
+    fn has_unanswered_attempt(&self) -> bool {
+        self.is_unanswered
+    }
+}
+
+impl RedisContender {
+    /// Returns when to ask again without a wake-up: after the lease, but no later than the
+    /// fallback or the next poll.
+    ///
+    /// A random part spreads the waiters. A negative TTL belongs to a foreign key without expiry.
+    fn ask_again(&self, milliseconds_left: i64) -> Duration {
+        let latest = jittered(self.redis.polling.unwrap_or(self.redis.fallback));
+        let spread = Duration::from_millis(fastrand::u64(1..20));
+        u64::try_from(milliseconds_left).map_or(latest, |left| {
+            (Duration::from_millis(left) + spread).min(latest)
+        })
+    }
+}

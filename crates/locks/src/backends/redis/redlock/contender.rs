@@ -1,0 +1,171 @@
+//! One acquisition: asks all masters for their votes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::node::{Ballot, Loss, Node, Vote};
+use super::quorum::{Answers, Quorum, Votes, unanswered};
+use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::shared::error::{BackendError, was_answered};
+use crate::shared::sealed::Sealed;
+
+/// The longest time until a waiter asks again, first and after several attempts. It is random, so that
+/// clients that split the votes do not meet again.
+const FIRST_POLL: Duration = Duration::from_millis(5);
+const LONGEST_POLL: Duration = Duration::from_millis(100);
+
+pub(super) struct QuorumContender {
+    quorum: Arc<Quorum>,
+    request: Request,
+    /// The number of the last attempt.
+    attempt: u64,
+    /// How often the lock was busy.
+    busy: u32,
+    holds: bool,
+    is_unanswered: bool,
+}
+
+impl QuorumContender {
+    pub(super) fn new(quorum: Arc<Quorum>, request: Request) -> Self {
+        Self {
+            quorum,
+            request,
+            attempt: 0,
+            busy: 0,
+            holds: false,
+            is_unanswered: false,
+        }
+    }
+
+    fn ask_again(&mut self) -> Duration {
+        let longest = (FIRST_POLL * 2_u32.pow(self.busy.min(10))).min(LONGEST_POLL);
+        self.busy += 1;
+        longest
+            .mul_f64(fastrand::f64())
+            .max(Duration::from_millis(1))
+    }
+
+    /// Gives back the votes of this attempt and earlier ones. Returns whether none can be left.
+    async fn give_back(&self, ballot: &Ballot, votes: &Answers<Vote>) -> bool {
+        let release = |_, node: Arc<Node>| {
+            let ballot = ballot.clone();
+            async move { node.release(&ballot, false).await }
+        };
+        let majority = self.quorum.majority();
+        // A master that has not answered before is not waited for.
+        let enough = |answers: &Answers<Loss>| {
+            let mut both = votes.iter().zip(answers);
+            answers.iter().flatten().count() >= majority
+                || both.all(|(vote, answer)| vote.is_none() || answer.is_some())
+        };
+        let answers = self.quorum.ask(release, enough).await;
+        let mut both = votes.iter().zip(&answers);
+        both.all(|(vote, answer)| {
+            let has_none = matches!(vote, Some(Err(error)) if error.is_refusal());
+            has_none || matches!(answer, Some(Ok(_)))
+        })
+    }
+}
+
+/// The masters that the request may still reach.
+fn open<T>(answers: &Answers<T>) -> Vec<usize> {
+    let is_open = |node: &usize| !answers[*node].as_ref().is_some_and(was_answered);
+    (0..answers.len()).filter(is_open).collect()
+}
+
+/// The masters that have answered with this.
+fn with(answers: &Answers<Vote>, wanted: Vote) -> Vec<usize> {
+    let is_wanted = |node: &usize| matches!(&answers[*node], Some(Ok(vote)) if *vote == wanted);
+    (0..answers.len()).filter(is_wanted).collect()
+}
+
+impl Sealed for QuorumContender {}
+
+#[async_trait]
+impl Contender for QuorumContender {
+    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+        self.attempt += 1;
+        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let ballot = Ballot {
+            name: self.request.name.to_string(),
+            nonce: self.request.nonce,
+            attempt: self.attempt,
+        };
+        let lease = self.request.lease.min(self.quorum.max_lease);
+        let vote = |index: usize, node: Arc<Node>| {
+            let (ballot, quorum) = (ballot.clone(), Arc::clone(&self.quorum));
+            async move {
+                let vote = node.vote(&ballot, lease).await;
+                if matches!(vote, Ok(Vote::Given)) {
+                    quorum.add_late(&ballot, index);
+                }
+                if was_answered(&vote) {
+                    quorum.close_late(&ballot, index);
+                }
+                vote
+            }
+        };
+        let majority = self.quorum.majority();
+        // Whether it is held, and if not, whether enough masters can vote.
+        let is_settled = |answers: &Answers<Vote>| {
+            let (given, open) = (with(answers, Vote::Given).len(), unanswered(answers));
+            let voters = given + with(answers, Vote::Taken).len();
+            let is_reached = |count: usize| count >= majority || count + open < majority;
+            given >= majority || is_reached(given) && is_reached(voters)
+        };
+        let answers = self.quorum.ask(vote, is_settled).await;
+        let open = open(&answers);
+        let is_unanswered = was_unanswered || !open.is_empty();
+        let given = with(&answers, Vote::Given);
+        if given.len() >= majority {
+            self.quorum.insert(Votes {
+                ballot,
+                nodes: given,
+                open: (!was_unanswered).then_some(open),
+            });
+            self.holds = true;
+            self.is_unanswered = is_unanswered;
+            return Ok(Attempt::Held(Grant {
+                fence: None,
+                lease: self.quorum.validity(lease),
+            }));
+        }
+        let has_votes = !given.is_empty() || !open.is_empty();
+        let is_clear = !has_votes || self.give_back(&ballot, &answers).await;
+        self.is_unanswered = is_unanswered || !is_clear;
+        if !with(&answers, Vote::Released).is_empty() {
+            let cause = "this acquisition was already released";
+            return Err(BackendError::permanent(cause));
+        }
+        let voters = given.len() + with(&answers, Vote::Taken).len();
+        if voters < majority {
+            let problem = |vote: &Vote| match vote {
+                Vote::Restarted(votes_in) => Some(self.quorum.restarted(*votes_in)),
+                _ => None,
+            };
+            let error = self.quorum.too_few(voters, &answers, problem);
+            let answered = answers.iter().flatten();
+            let mut failures = answered.filter_map(|vote| vote.as_ref().err());
+            let may_pass = self.is_unanswered || failures.any(BackendError::may_pass_at_once);
+            return Err(if may_pass { error } else { error.refused() });
+        }
+        Ok(Attempt::Busy {
+            ask_again: Some(self.ask_again()),
+        })
+    }
+
+    /// No master can know when a majority is free, so waiters only ask again after a random time.
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        std::future::pending().await
+    }
+
+    fn may_have_left_something(&self) -> bool {
+        self.holds || self.is_unanswered
+    }
+
+    fn has_unanswered_attempt(&self) -> bool {
+        self.is_unanswered
+    }
+}

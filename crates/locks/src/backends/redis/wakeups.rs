@@ -1,0 +1,384 @@
+//! One pub/sub connection that wakes all waiters of this process.
+//!
+//! It subscribes to the channel of a lock while a task waits for that lock, and for two seconds after
+//! that. There is at most one request on its way: channels that arrive until its answer share the
+//! next one. Messages are delivered at any time. If the connection is lost, it is opened again, and
+//! all waiters are woken to ask the server. A lost message delays a waiter by its fallback, not by the
+//! lease. So does a server that refuses the subscription.
+//!
+//! On a cluster the connection leads to any node: the cluster sends each message to all of them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
+use redis::aio::{PubSubSink, PubSubStream};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+
+use super::address::Address;
+use crate::shared::retry::Backoff;
+use crate::shared::topics::{Listener, Topics};
+
+/// How often a ping checks the connection.
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// How long a channel without waiters stays subscribed. On a hot lock the next waiter comes soon.
+const KEEP: Duration = Duration::from_secs(2);
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// The maximum number of channels per request.
+const BATCH: usize = 1_000;
+/// The user has no right to a channel.
+const NO_PERMISSION: ErrorKind = ErrorKind::Server(ServerErrorKind::NoPerm);
+
+/// A handle to the task that owns the connection.
+#[derive(Debug, Clone)]
+pub(super) struct WakeUps {
+    topics: Topics,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Subscribe(String, oneshot::Sender<()>),
+    Unsubscribe(String),
+}
+
+/// A subscription to one channel. Dropping it unsubscribes.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    channel: String,
+    /// `None` only during the drop.
+    listener: Option<Listener>,
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl WakeUps {
+    /// Starts the task. It ends after the last handle and subscription are dropped.
+    fn start(address: Address, limit: Duration) -> Self {
+        let topics = Topics::default();
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let task = Task {
+            address,
+            limit,
+            topics: topics.clone(),
+            commands: inbox,
+            is_warned: false,
+        };
+        tokio::spawn(task.run());
+        Self { topics, commands }
+    }
+
+    /// Subscribes to a channel. The receiver completes when the server has confirmed it, or fails if
+    /// there is no confirmation.
+    pub(super) fn subscribe(&self, channel: &str) -> (Subscription, oneshot::Receiver<()>) {
+        let subscription = Subscription {
+            channel: channel.to_owned(),
+            listener: Some(self.topics.listen(channel)),
+            commands: self.commands.clone(),
+        };
+        let (confirm, confirmed) = oneshot::channel();
+        // If the task has ended, there is no confirmation, and the waiter uses its fallback.
+        let _ = self
+            .commands
+            .send(Command::Subscribe(channel.to_owned(), confirm));
+        (subscription, confirmed)
+    }
+}
+
+impl Subscription {
+    /// Whether its task has ended, with its runtime.
+    pub(super) fn has_ended(&self) -> bool {
+        self.commands.is_closed()
+    }
+
+    pub(super) async fn message(&mut self) {
+        if let Some(listener) = &mut self.listener {
+            listener.changed().await;
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        // Drop the listener first: the task checks whether any listener is left.
+        self.listener = None;
+        let channel = std::mem::take(&mut self.channel);
+        let _ = self.commands.send(Command::Unsubscribe(channel));
+    }
+}
+
+/// The last handle was dropped.
+struct Ended;
+
+struct Task {
+    address: Address,
+    limit: Duration,
+    topics: Topics,
+    commands: mpsc::UnboundedReceiver<Command>,
+    /// Whether a refused subscription was reported.
+    is_warned: bool,
+}
+
+impl Task {
+    async fn run(mut self) {
+        // An error means that the last handle was dropped.
+        let _ = self.serve_connections().await;
+    }
+
+    async fn serve_connections(&mut self) -> Result<(), Ended> {
+        let mut backoff = Backoff::default();
+        loop {
+            // No connection is needed while no task waits.
+            while self.topics.is_empty() {
+                self.commands.recv().await.ok_or(Ended)?;
+            }
+            let (address, limit) = (self.address.clone(), self.limit);
+            let connect = async move { address.client().await?.get_async_pubsub().await };
+            let connect = timeout(limit, connect);
+            if let Ok(Ok(connection)) = self.discarding_commands(connect).await? {
+                let (sink, stream) = connection.split();
+                let channels = Channels::new(sink, self.limit);
+                channels.serve(self, stream, &mut backoff).await?;
+                tracing::debug!("the connection for wake-ups was lost");
+                // Messages may have been missed, so all waiters ask the server.
+                self.topics.publish_to_all();
+            }
+            self.discarding_commands(sleep(backoff.next())).await?;
+        }
+    }
+
+    /// Completes with `future`. Until then there is no connection: the next one begins with all
+    /// channels that have listeners, so commands need not be kept.
+    async fn discarding_commands<T>(
+        &mut self,
+        future: impl Future<Output = T>,
+    ) -> Result<T, Ended> {
+        tokio::pin!(future);
+        loop {
+            tokio::select! {
+                output = &mut future => return Ok(output),
+                command = self.commands.recv() => drop(command.ok_or(Ended)?),
+            }
+        }
+    }
+
+    fn warn_about_refusal(&mut self, error: &RedisError) {
+        if !std::mem::replace(&mut self.is_warned, true) {
+            tracing::warn!(
+                %error,
+                "Redis refuses to subscribe to the channels of locks; waiters poll instead",
+            );
+        }
+    }
+}
+
+/// The answer to a request: `None` if it did not arrive in time.
+type Answer = Option<RedisResult<()>>;
+
+/// The channels of one connection.
+struct Channels {
+    sink: PubSubSink,
+    limit: Duration,
+    subscribed: HashSet<String>,
+    /// Channels that the request on its way subscribes to, and who waits for the confirmation.
+    asked: HashMap<String, Vec<oneshot::Sender<()>>>,
+    /// Channels of the next request.
+    wanted: HashMap<String, Vec<oneshot::Sender<()>>>,
+    /// When a listener of a channel was last dropped.
+    idle: HashMap<String, Instant>,
+    /// The maximum number of channels per request: 1 after the server has refused one of several.
+    batch: usize,
+}
+
+impl Channels {
+    fn new(sink: PubSubSink, limit: Duration) -> Self {
+        Self {
+            sink,
+            limit,
+            subscribed: HashSet::new(),
+            asked: HashMap::new(),
+            wanted: HashMap::new(),
+            idle: HashMap::new(),
+            batch: BATCH,
+        }
+    }
+
+    /// Serves the waiters until the connection is lost.
+    async fn serve(
+        mut self,
+        task: &mut Task,
+        mut messages: PubSubStream,
+        backoff: &mut Backoff,
+    ) -> Result<(), Ended> {
+        let names = task.topics.names().into_iter();
+        self.wanted = names.map(|channel| (channel, Vec::new())).collect();
+        let mut is_starting = true;
+        let mut request: Option<BoxFuture<'static, Answer>> = self.next_request();
+        let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ping: Option<BoxFuture<'static, Answer>> = None;
+        let mut sweeps = interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
+        loop {
+            if is_starting && request.is_none() {
+                // No message can be missed from now on. All waiters ask the server once.
+                is_starting = false;
+                task.topics.publish_to_all();
+                backoff.reset();
+            }
+            tokio::select! {
+                message = messages.next() => match message {
+                    Some(message) => task.topics.publish(message.get_channel_name()),
+                    None => return Ok(()),
+                },
+                answer = completed(&mut request) => {
+                    if self.finish(answer, task).is_none() {
+                        return Ok(());
+                    }
+                }
+                command = task.commands.recv() => self.accept(command.ok_or(Ended)?),
+                // Ping at fixed intervals, not after silence: on a busy connection there may be no
+                // silence.
+                _ = pings.tick(), if ping.is_none() => ping = Some(self.ping()),
+                answer = completed(&mut ping) => if !matches!(answer, Some(Ok(()))) {
+                    return Ok(());
+                },
+                _ = sweeps.tick(), if request.is_none() && !self.idle.is_empty() => {
+                    request = self.end_idle(&task.topics);
+                }
+            }
+            if request.is_none() {
+                request = self.next_request();
+            }
+        }
+    }
+
+    fn accept(&mut self, command: Command) {
+        match command {
+            Command::Subscribe(channel, confirm) if self.subscribed.contains(&channel) => {
+                // The subscriber may no longer wait.
+                let _ = confirm.send(());
+            }
+            Command::Subscribe(channel, confirm) => match self.asked.get_mut(&channel) {
+                Some(confirms) => confirms.push(confirm),
+                None => self.wanted.entry(channel).or_default().push(confirm),
+            },
+            Command::Unsubscribe(channel) => {
+                self.idle.insert(channel, Instant::now());
+            }
+        }
+    }
+
+    /// Subscribes to the next channels.
+    fn next_request(&mut self) -> Option<BoxFuture<'static, Answer>> {
+        let next = self.wanted.keys().take(self.batch);
+        let next: Vec<_> = next.cloned().collect();
+        let take = |channel| self.wanted.remove_entry(channel);
+        self.asked = next.iter().filter_map(take).collect();
+        let (mut sink, limit) = (self.sink.clone(), self.limit);
+        let request = async move { timeout(limit, sink.subscribe(next)).await.ok() };
+        (!self.asked.is_empty()).then(|| request.boxed())
+    }
+
+    /// Processes an answer. Returns `None` if the connection is lost.
+    fn finish(&mut self, answer: Answer, task: &mut Task) -> Option<()> {
+        let asked = std::mem::take(&mut self.asked);
+        match answer? {
+            Ok(()) => {
+                for (channel, confirms) in asked {
+                    self.subscribed.insert(channel);
+                    for confirm in confirms {
+                        // The subscriber may no longer wait.
+                        let _ = confirm.send(());
+                    }
+                }
+            }
+            Err(error) if error.kind() == NO_PERMISSION && asked.len() > 1 => {
+                // Some of the channels may be allowed.
+                self.batch = 1;
+                self.wanted.extend(asked);
+            }
+            // Dropping the senders leaves the waiters to their fallback.
+            Err(error) if error.kind() == NO_PERMISSION => task.warn_about_refusal(&error),
+            Err(_) => return None,
+        }
+        Some(())
+    }
+
+    /// Unsubscribes from the channels that have had no listener for a while.
+    fn end_idle(&mut self, topics: &Topics) -> Option<BoxFuture<'static, Answer>> {
+        let mut ended = Vec::new();
+        self.idle.retain(|channel, since| {
+            let has_listeners = topics.has_listeners(channel);
+            let stays = !has_listeners && since.elapsed() < KEEP;
+            if !has_listeners && !stays && self.subscribed.remove(channel) {
+                ended.push(channel.clone());
+            }
+            stays
+        });
+        let (mut sink, limit) = (self.sink.clone(), self.limit);
+        let is_none = ended.is_empty();
+        let request = async move { timeout(limit, sink.unsubscribe(ended)).await.ok() };
+        (!is_none).then(|| request.boxed())
+    }
+
+    fn ping(&self) -> BoxFuture<'static, Answer> {
+        let (mut sink, limit) = (self.sink.clone(), self.limit);
+        let ping = async move {
+            let answer = timeout(limit, sink.ping::<redis::Value>()).await.ok()?;
+            Some(answer.map(drop))
+        };
+        ping.boxed()
+    }
+}
+
+/// Completes with a future, and removes it. Does not complete if there is none.
+async fn completed<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    let Some(running) = future else {
+        return std::future::pending().await;
+    };
+    let output = running.await;
+    *future = None;
+    output
+}
+
+/// Starts the task when the first waiter needs it.
+#[derive(Debug)]
+pub(super) struct LazyWakeUps {
+    address: Address,
+    limit: Duration,
+    started: Mutex<Option<WakeUps>>,
+}
+
+impl LazyWakeUps {
+    pub(super) fn new(address: Address, limit: Duration) -> Self {
+        Self {
+            address,
+            limit,
+            started: Mutex::default(),
+        }
+    }
+
+    pub(super) fn get(&self) -> WakeUps {
+        let mut started = self.started();
+        // A runtime that was shut down has ended the task.
+        if let Some(wake_ups) = &*started
+            && wake_ups.commands.is_closed()
+        {
+            *started = None;
+        }
+        let start = || WakeUps::start(self.address.clone(), self.limit);
+        started.get_or_insert_with(start).clone()
+    }
+
+    /// Ends the task after its last subscription. The next waiter starts another one.
+    pub(super) fn close(&self) {
+        *self.started() = None;
+    }
+
+    fn started(&self) -> MutexGuard<'_, Option<WakeUps>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

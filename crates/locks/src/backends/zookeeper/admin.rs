@@ -1,0 +1,214 @@
+//! Looking into the queue of a lock, and taking the lock away from its holder.
+//!
+//! Nodes: `<root>/.revoked/<nonce>`, created in the same transaction that deletes the place of the nonce. A
+//! write to `<root>/.revoked` itself reads the clock of the leader, and makes the following reads current.
+//! The next revocation removes nodes that are older than two minutes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, try_join_all};
+use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
+
+use super::contender::kept_by_first;
+use super::names::{in_order, nonce_of, share};
+use super::places::Place;
+use super::session::{Session, backend_error};
+use super::turn::{Turn, turn};
+use super::{ZooKeeper, ZooKeeperBackend};
+use crate::api::admin::{Admin, Claimant, LockView};
+use crate::backend::Claim;
+use crate::shared::error::{BackendError, LostReason};
+use crate::shared::nonce::{Nonce, REMEMBERED};
+use crate::shared::token::Token;
+
+/// A place in a queue, as the server knows it.
+struct Seen {
+    path: String,
+    nonce: Nonce,
+    permits: u32,
+    is_holder: bool,
+    stat: Stat,
+}
+
+/// The times of ZooKeeper count milliseconds.
+fn since(earlier: i64, now: i64) -> Duration {
+    Duration::from_millis(u64::try_from(now - earlier).unwrap_or(0))
+}
+
+/// The operations of a revocation: the deletion of the place, then the note.
+const NOTE: usize = 1;
+
+impl ZooKeeper {
+    fn revoked(&self) -> String {
+        format!("{}/.revoked", self.sessions.root)
+    }
+
+    /// Returns whether a lock was taken away from this holder, a short while ago.
+    pub(super) async fn was_revoked(&self, session: &Session, nonce: Nonce) -> Result<bool, Error> {
+        let path = format!("{}/{nonce}", self.revoked());
+        let stat = session.ask(session.client.check_stat(&path)).await?;
+        Ok(stat.is_some())
+    }
+
+    /// Why the place of this nonce is gone, although its session is alive.
+    pub(super) async fn reason(&self, session: &Session, nonce: Nonce) -> LostReason {
+        match self.was_revoked(session, nonce).await {
+            Ok(true) => LostReason::Revoked,
+            Ok(false) => LostReason::Stolen,
+            Err(error) => {
+                tracing::debug!(%nonce, %error, "the reason of a loss is unknown");
+                LostReason::Stolen
+            }
+        }
+    }
+
+    /// Returns the queue of a lock.
+    async fn queue(
+        &self,
+        session: &Arc<Session>,
+        name: &str,
+        claim: Claim,
+    ) -> Result<Vec<Seen>, Error> {
+        let directory = self.directory(name, claim);
+        let order = match session.ask(session.client.list_children(&directory)).await {
+            Ok(children) => in_order(children),
+            Err(Error::NoNode) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let path = |node: &String| format!("{directory}/{node}");
+        let stat = async |node| session.ask(session.client.check_stat(&path(node))).await;
+        let stats = join_all(order.iter().map(stat)).await;
+        let keeps = match claim {
+            Claim::Exclusive => None,
+            Claim::Permits { .. } => {
+                let place = Place {
+                    session: Arc::clone(session),
+                    directory: directory.clone(),
+                    node: None,
+                    deletion_unclear: false,
+                };
+                kept_by_first(&place, &order, order.len()).await?
+            }
+        };
+        let mut queue = Vec::new();
+        for (position, (node, stat)) in order.iter().zip(stats).enumerate() {
+            let (Some(nonce), Some(stat)) = (nonce_of(node), stat?) else {
+                continue;
+            };
+            let take = share(node).map_or(1, |(take, _)| take);
+            let kept = keeps.filter(|_| position == 0).unwrap_or(take);
+            queue.push(Seen {
+                path: path(node),
+                nonce,
+                permits: take.min(kept),
+                is_holder: match claim {
+                    Claim::Exclusive => position == 0,
+                    Claim::Permits { .. } => turn(&order, position, keeps) == Turn::Held,
+                },
+                stat,
+            });
+        }
+        Ok(queue)
+    }
+
+    /// Takes the place of a holder away. Returns whether it was done, now or before.
+    async fn take_away(
+        &self,
+        session: &Arc<Session>,
+        name: &str,
+        nonce: Nonce,
+        claim: Claim,
+    ) -> Result<bool, Error> {
+        let queue = self.queue(session, name, claim).await?;
+        let mut holders = queue.iter().filter(|seen| seen.is_holder);
+        let Some(holder) = holders.find(|holder| holder.nonce == nonce) else {
+            return self.was_revoked(session, nonce).await;
+        };
+        let note = format!("{}/{nonce}", self.revoked());
+        let options = CreateMode::Persistent.with_acls(session.acls);
+        let mut writer = session.client.new_multi_writer();
+        writer.add_delete(&holder.path, None)?;
+        writer.add_create(&note, &[], &options)?;
+        match session.write(writer.commit()).await {
+            Ok(_) => return Ok(true),
+            // It was revoked before, and has joined the queue again since.
+            Err(MultiWriteError::OperationFailed {
+                index: NOTE,
+                source: Error::NodeExists,
+            }) => {}
+            Err(error) => match Error::from(error) {
+                // It was released, or taken away, in the meantime.
+                Error::NoNode => return self.was_revoked(session, nonce).await,
+                error => return Err(error),
+            },
+        }
+        match session
+            .write(session.client.delete(&holder.path, None))
+            .await
+        {
+            Ok(()) | Err(Error::NoNode) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Removes the notes in this directory that are older than two minutes.
+async fn forget(session: &Session, directory: &str, now: i64) -> Result<(), Error> {
+    let notes = session.ask(session.client.list_children(directory)).await?;
+    let forget = async |note: &String| {
+        let path = format!("{directory}/{note}");
+        let stat = session.ask(session.client.check_stat(&path)).await?;
+        if stat.is_none_or(|stat| since(stat.ctime, now) < REMEMBERED) {
+            return Ok(());
+        }
+        match session.write(session.client.delete(&path, None)).await {
+            Ok(()) | Err(Error::NoNode) => Ok(()),
+            Err(error) => Err(error),
+        }
+    };
+    try_join_all(notes.iter().map(forget)).await.map(drop)
+}
+
+#[async_trait]
+impl Admin for ZooKeeperBackend {
+    async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
+        let session = self.0.sessions.connected().await?;
+        let now = session.time(&self.0.revoked()).await;
+        let now = now.map_err(backend_error)?;
+        let queue = self.0.queue(&session, name, claim).await;
+        let mut view = LockView::default();
+        for seen in queue.map_err(backend_error)? {
+            let claimant = Claimant {
+                nonce: seen.nonce,
+                permits: seen.permits,
+                token: seen.is_holder.then_some(Token::new(seen.stat.czxid)),
+                owner: Some(format!("session 0x{:x}", seen.stat.ephemeral_owner)),
+                age: Some(since(seen.stat.ctime, now)),
+                expires_in: None,
+            };
+            if seen.is_holder {
+                view.holders.push(claimant);
+            } else {
+                view.waiters.push(claimant);
+            }
+        }
+        Ok(view)
+    }
+
+    async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
+        let session = self.0.sessions.connected().await?;
+        let directory = self.0.revoked();
+        let now = session.time(&directory).await.map_err(backend_error)?;
+        let taken = self.0.take_away(&session, name, nonce, claim).await;
+        let taken = taken.map_err(backend_error)?;
+        // The operator does not wait for that. The next revocation tries it again.
+        tokio::spawn(async move {
+            if let Err(error) = forget(&session, &directory, now).await {
+                tracing::debug!(%error, "the notes of old revocations were not removed");
+            }
+        });
+        Ok(taken)
+    }
+}

@@ -1,0 +1,9 @@
+//! How a lock is acquired, renewed while it is held, and released.
+
+pub(crate) mod acquire;
+pub(crate) mod hold;
+pub(crate) mod jobs;
+pub(crate) mod queue;
+pub(crate) mod release;
+mod span;
+pub(crate) mod watchdog;

@@ -1,0 +1,395 @@
+//! Acquires a lock: first the local queue, then the server.
+//!
+//! The caller's future runs the acquisition. If the caller drops the future, the acquisition continues
+//! as a task, but only to stop: it releases anything that the server may have recorded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
+
+use crate::api::builder::Options;
+use crate::api::guard::LockGuard;
+use crate::api::manager::Inner;
+use crate::backend::{Attempt, Claim, Contender, Grant, ReleaseRequest, Request};
+use crate::held::hold::Hold;
+use crate::held::queue::{Entered, LocalQueues, Turn};
+use crate::held::release::{Done, ReleaseJob};
+use crate::held::span;
+use crate::shared::clock::Moment;
+use crate::shared::error::{BackendError, LockError};
+use crate::shared::metrics::{AttemptOutcome, NotAcquired};
+use crate::shared::nonce::Nonce;
+use crate::shared::retry::Backoff;
+
+/// A healthy server usually answers within this time.
+const USUAL_ANSWER: Duration = Duration::from_millis(50);
+
+/// A guard whose type of token does not matter here.
+type AnyGuard = LockGuard<()>;
+
+pub(crate) async fn acquire(inner: &Arc<Inner>, options: Options) -> Result<AnyGuard, LockError> {
+    options.check(&*inner.backend)?;
+    let abandoned = inner.closed.child_token();
+    let (answer, outcome) = oneshot::channel();
+    inner.hooks.report(|hooks| hooks.started(options.label));
+    let span = span::acquisition(&options);
+    let acquisition = Acquisition {
+        started: inner.clock.now(),
+        inner: Arc::clone(inner),
+        options,
+        abandoned: abandoned.clone(),
+        contended: false,
+        span: span.clone(),
+    };
+    let job = async move {
+        if let Err(Ok(guard)) = answer.send(acquisition.run().instrument(span).await) {
+            guard.abandon();
+        }
+    };
+    let job = inner.acquisitions.track_future(job);
+    // If this future is dropped, the locals are dropped in the reverse order: the job learns that it is
+    // abandoned before it continues as a task.
+    let mut running = inner.jobs.run(job);
+    let outcome = Outcome(outcome);
+    let abandoned = abandoned.drop_guard();
+    (&mut running).await;
+    let outcome = outcome.receive().await;
+    abandoned.disarm();
+    outcome
+}
+
+/// Receives the result of the acquisition. If the caller is gone, a granted lock is released.
+struct Outcome(oneshot::Receiver<Result<AnyGuard, LockError>>);
+
+impl Outcome {
+    async fn receive(mut self) -> Result<AnyGuard, LockError> {
+        // The sender is dropped without an answer only if the manager's runtime was shut down.
+        (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        self.0.close();
+        if let Ok(Ok(guard)) = self.0.try_recv() {
+            guard.abandon();
+        }
+    }
+}
+
+struct Acquisition {
+    inner: Arc<Inner>,
+    options: Options,
+    started: Moment,
+    /// Cancelled when the caller drops its future or the manager is shut down.
+    abandoned: CancellationToken,
+    /// Whether another task or client held the lock when this acquisition asked for it.
+    contended: bool,
+    span: Span,
+}
+
+enum End {
+    /// The wait limit passed while another task or client held the lock.
+    Busy,
+    /// The wait limit passed without a lock from the server, or the error is final.
+    Unavailable(BackendError),
+    /// There are fewer permits now than the acquisition wants.
+    TooFewPermits { of: u32 },
+    /// The caller dropped its future, or the manager was shut down.
+    Abandoned,
+}
+
+impl Acquisition {
+    async fn run(mut self) -> Result<AnyGuard, LockError> {
+        let end = match self.wait_for_turn().await {
+            Ok(turn) => match self.acquire_on_server(turn).await {
+                Ok(guard) => return Ok(guard),
+                Err(end) => end,
+            },
+            Err(end) => end,
+        };
+        let waited = self.waited();
+        let (error, why) = match end {
+            End::Busy => (LockError::WaitLimit { waited }, NotAcquired::WaitLimit),
+            End::Unavailable(error) => {
+                let request = format!("acquire {:?}", self.options.name);
+                let error = error.with_request(self.inner.backend.properties().name, request);
+                (LockError::Unavailable(error), NotAcquired::Unavailable)
+            }
+            End::TooFewPermits { of } => {
+                let take = self.options.claim.take();
+                let error = LockError::InvalidPermits { take, of };
+                (error, NotAcquired::TooFewPermits)
+            }
+            End::Abandoned if self.inner.closed.is_cancelled() => {
+                (LockError::Shutdown, NotAcquired::Shutdown)
+            }
+            End::Abandoned => (LockError::Shutdown, NotAcquired::Abandoned),
+        };
+        let hooks = &self.inner.hooks;
+        hooks.report(|hooks| hooks.not_acquired(self.options.label, waited, why));
+        span::end(&self.span, waited, why.name());
+        Err(error)
+    }
+
+    /// The local queue of permits does not contain their holders.
+    fn queues(&self) -> &LocalQueues {
+        match self.options.claim {
+            Claim::Exclusive => &self.inner.queues,
+            Claim::Permits { .. } => &self.inner.permit_queues,
+        }
+    }
+
+    fn waited(&self) -> Duration {
+        self.inner.clock.now().since(self.started)
+    }
+
+    /// The time at which the acquisition stops waiting for other holders.
+    fn wait_limit(&self) -> Moment {
+        self.started + self.options.wait
+    }
+
+    /// The time at which the acquisition stops waiting for the server's answer. With a wait limit
+    /// of zero, the server still gets time for one answer.
+    fn answer_limit(&self) -> Moment {
+        if self.options.wait.is_zero() {
+            self.started + self.inner.backend.properties().response_limit
+        } else {
+            self.wait_limit()
+        }
+    }
+
+    /// Returns true if the request was sent too close to the wait limit for a healthy server to answer in
+    /// time. This holds only if the acquisition spent its time behind other holders, and if the server
+    /// answered the task that was first in the local queue.
+    fn sent_too_late(&self, sent: Moment) -> bool {
+        let unanswered = self.inner.clock.now().since(sent);
+        self.contended
+            && unanswered < self.inner.backend.properties().response_limit
+            && !self.queues().is_failing(&self.options.name)
+    }
+
+    /// Returns true if the first task in the local queue waits for a dead server, not for the lock: its last
+    /// request failed, or has no answer for longer than a healthy server takes, and half of this wait.
+    fn server_is_silent(&self) -> bool {
+        let (queues, name) = (self.queues(), &self.options.name);
+        let silence = |sent| self.inner.clock.now().since(sent);
+        let patience = Some(USUAL_ANSWER.max(self.waited() / 2));
+        queues.is_failing(name) || queues.asked(name).map(silence) >= patience
+    }
+
+    /// Waits for the first position in the local queue.
+    async fn wait_for_turn(&mut self) -> Result<Turn, End> {
+        if self.abandoned.is_cancelled() {
+            return Err(End::Abandoned);
+        }
+        let mut waiter = match self.queues().enter(&self.options.name) {
+            Entered::Turn(turn) => return Ok(turn),
+            Entered::Waiter(waiter) => waiter,
+        };
+        self.contended = true;
+        // First the cancellation: after the end of the manager's runtime, its timers panic.
+        tokio::select! {
+            biased;
+            () = self.abandoned.cancelled() => Err(End::Abandoned),
+            turn = waiter.turn() => Ok(turn),
+            () = self.inner.clock.sleep_until(self.wait_limit()) => {
+                if self.server_is_silent() {
+                    let cause = "the server did not answer the first task in the local queue";
+                    Err(End::Unavailable(BackendError::transient(cause)))
+                } else {
+                    Err(End::Busy)
+                }
+            }
+        }
+    }
+
+    /// Asks the server until it grants the lock or the wait limit has passed.
+    async fn acquire_on_server(&mut self, turn: Turn) -> Result<AnyGuard, End> {
+        let nonce = Nonce::random();
+        let mut contender = self.inner.backend.contender(Request {
+            name: Arc::clone(&self.options.name),
+            nonce,
+            lease: self.options.lease,
+            claim: self.options.claim,
+        });
+        let end = match self.contend(contender.as_mut(), &turn).await {
+            Ok((grant, sent)) => {
+                let unclear = contender.has_unanswered_attempt();
+                match self.create_guard(self.to_release(nonce, unclear), grant, sent, turn) {
+                    Ok(guard) => return Ok(guard),
+                    Err(turn) => {
+                        self.release(self.to_release(nonce, unclear), turn, None);
+                        let cause = "the grant arrived when its lease had almost expired";
+                        return Err(End::Unavailable(BackendError::transient(cause)));
+                    }
+                }
+            }
+            Err(end) => end,
+        };
+        if contender.may_have_left_something() {
+            let request = self.to_release(nonce, contender.has_unanswered_attempt());
+            self.clean_up(request, turn, &end).await;
+        }
+        Err(end)
+    }
+
+    /// Starts the release of everything that this acquisition may have left on the server.
+    ///
+    /// If the lock was busy, this waits up to [`USUAL_ANSWER`] for the release. Otherwise a caller
+    /// that retries immediately could wait behind its own old place in the server's queue.
+    async fn clean_up(&self, request: ReleaseRequest, turn: Turn, end: &End) {
+        if !matches!(end, End::Busy) {
+            return self.release(request, turn, None);
+        }
+        let (done, is_done) = oneshot::channel();
+        self.release(request, turn, Some(done));
+        let now = self.inner.clock.now();
+        tokio::select! {
+            biased;
+            _ = is_done => {}
+            () = self.inner.clock.sleep_until(now + USUAL_ANSWER) => {}
+        }
+    }
+
+    async fn contend(
+        &mut self,
+        contender: &mut dyn Contender,
+        turn: &Turn,
+    ) -> Result<(Grant, Moment), End> {
+        let mut backoff = Backoff::default();
+        let mut last_failure = None;
+        loop {
+            let sent = self.inner.clock.now();
+            turn.ask(sent);
+            let answer = tokio::select! {
+                biased;
+                () = self.abandoned.cancelled() => return Err(End::Abandoned),
+                answer = contender.attempt() => answer,
+                () = self.inner.clock.sleep_until(self.answer_limit()) => {
+                    if last_failure.is_none() && self.sent_too_late(sent) {
+                        return Err(End::Busy);
+                    }
+                    // An earlier error explains more than a timeout.
+                    let timeout = || BackendError::transient("no answer within the wait limit");
+                    Err(last_failure.take().unwrap_or_else(timeout))
+                }
+            };
+            self.count_attempt(&answer);
+            turn.set_failing(answer.is_err());
+            let failure = match answer {
+                Ok(Attempt::Held(grant)) => return Ok((grant, sent)),
+                Ok(Attempt::Busy { ask_again }) => {
+                    backoff.reset();
+                    self.contended = true;
+                    self.wait(contender, ask_again).await?
+                }
+                Ok(Attempt::TooFewPermits { of }) => return Err(End::TooFewPermits { of }),
+                Err(error) => Some(error),
+            };
+            last_failure = match failure {
+                Some(error) => Some(self.pause(error, &mut backoff).await?),
+                None => None,
+            };
+        }
+    }
+
+    /// Waits until another attempt makes sense. An error of the wait itself is returned as
+    /// `Ok(Some)`, because the next attempt may repair it.
+    async fn wait(
+        &self,
+        contender: &mut dyn Contender,
+        ask_again: Option<Duration>,
+    ) -> Result<Option<BackendError>, End> {
+        let now = self.inner.clock.now();
+        if now >= self.wait_limit() {
+            return Err(End::Busy);
+        }
+        let again = ask_again.map_or(self.wait_limit(), |after| now + after);
+        tokio::select! {
+            biased;
+            () = self.abandoned.cancelled() => Err(End::Abandoned),
+            woken = contender.wait() => Ok(woken.err()),
+            () = self.inner.clock.sleep_until(again.min(self.wait_limit())) => {
+                if again >= self.wait_limit() { Err(End::Busy) } else { Ok(None) }
+            }
+        }
+    }
+
+    /// Pauses after an error, or ends the acquisition if the error is permanent or no time is left. With a
+    /// wait limit of zero, a refusal is the one answer that the server gets time for.
+    async fn pause(&self, error: BackendError, backoff: &mut Backoff) -> Result<BackendError, End> {
+        let again = self.inner.clock.now() + backoff.next();
+        let is_final = error.is_permanent()
+            || (self.options.wait.is_zero() && error.is_refusal() && !error.may_pass_at_once());
+        if is_final || again >= self.answer_limit() {
+            return Err(End::Unavailable(error));
+        }
+        tracing::debug!(lock = %self.options.name, %error, "an attempt to acquire a lock failed");
+        tokio::select! {
+            biased;
+            () = self.abandoned.cancelled() => Err(End::Abandoned),
+            () = self.inner.clock.sleep_until(again) => Ok(error),
+        }
+    }
+
+    /// Turns a grant into a guard. Fails if the grant arrived too late to be valid.
+    fn create_guard(
+        &self,
+        release: ReleaseRequest,
+        grant: Grant,
+        sent: Moment,
+        turn: Turn,
+    ) -> Result<AnyGuard, Turn> {
+        let now = self.inner.clock.now();
+        if now >= self.options.valid_until(sent, grant.lease, now) {
+            return Err(turn);
+        }
+        // Other tasks of this process may have permits at the same time.
+        let turn = (self.options.claim == Claim::Exclusive).then_some(turn);
+        let renewal = sent + grant.lease / 3;
+        let inner = Arc::clone(&self.inner);
+        let hold = Hold::new(inner, self.options.clone(), release, grant, sent, turn);
+        let hold = Arc::new(hold);
+        self.inner.watchdog.insert(&hold, renewal);
+        let waited = self.waited();
+        let hooks = &self.inner.hooks;
+        hooks.report(|hooks| hooks.acquired(self.options.label, waited, self.contended));
+        let outcome = if self.contended { "contended" } else { "free" };
+        span::end(&self.span, waited, outcome);
+        Ok(LockGuard::new(hold))
+    }
+
+    /// The request that will release this acquisition.
+    fn to_release(&self, nonce: Nonce, unclear: bool) -> ReleaseRequest {
+        ReleaseRequest {
+            name: Arc::clone(&self.options.name),
+            nonce,
+            unclear,
+            claim: self.options.claim,
+        }
+    }
+
+    fn release(&self, request: ReleaseRequest, turn: Turn, done: Option<Done>) {
+        self.inner.release(ReleaseJob {
+            request,
+            lease: self.options.lease,
+            not_before: None,
+            turn: Some(turn),
+            done,
+            metrics: None,
+        });
+    }
+
+    fn count_attempt(&self, answer: &Result<Attempt, BackendError>) {
+        let outcome = match answer {
+            Ok(Attempt::Held(_)) => AttemptOutcome::Held,
+            Ok(Attempt::Busy { .. }) => AttemptOutcome::Busy,
+            Ok(Attempt::TooFewPermits { .. }) | Err(_) => AttemptOutcome::Failed,
+        };
+        (self.inner.hooks).report(|hooks| hooks.attempted(self.options.label, outcome));
+    }
+}
