@@ -66,5 +66,6 @@ mod store_contract;
 mod strategies;
 mod support;
 mod tidy;
+mod tidy_loops;
 mod tls;
 mod upgrade_under_load;

@@ -57,7 +57,7 @@ pub(crate) struct File {
 
 impl File {
     /// The lines that are not comments.
-    fn code(&self) -> String {
+    pub(crate) fn code(&self) -> String {
         let lines = self.text.lines();
         let code = lines.filter(|line| !line.trim_start().starts_with("//"));
         code.collect::<Vec<_>>().join("\n")

@@ -1,6 +1,6 @@
 //! What a program uses: the manager, the builder of an acquisition, the guard, and what is built on them.
 
-pub(crate) mod admin;
+mod admin;
 pub(crate) mod builder;
 pub mod coordination;
 mod election;

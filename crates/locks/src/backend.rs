@@ -37,38 +37,28 @@
 //! ```
 
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
 
-pub use crate::api::admin::Admin;
+use crate::claims::LockView;
+pub use crate::claims::{
+    Attempt, Claim, Fence, Grant, Release, ReleaseRequest, Renewal, Renewed, Request,
+};
 use crate::shared::error::{BackendError, LostReason};
+pub use crate::shared::managers::Nudge;
 use crate::shared::nonce::Nonce;
-pub use crate::shared::numbers::{Change, Changed, NumberKey, NumberRequest, Numbers};
-use crate::shared::sealed::Sealed;
+pub use crate::shared::numbers::{Change, Changed, NumberKey, NumberRequest};
 use crate::shared::token::Token;
 
 /// A client of a lock server.
 #[async_trait]
-pub trait Backend: Sealed + Debug + Send + Sync + 'static {
+pub trait Backend: Admin + Debug + 'static {
     /// What the manager must know about the server. The answer may change between calls.
     fn properties(&self) -> Properties;
 
-    /// How many tasks of a manager ask the server for a lock while another of its tasks holds it. The
-    /// remaining tasks wait in the manager's local queue.
-    ///
-    /// With 1, the next holder is already known to the server when the lock becomes free, which saves
-    /// a round trip. That costs requests for a holder that may leave before its turn.
-    fn lookahead(&self) -> usize {
-        0
-    }
-
-    /// Returns true if the server can grant this kind of claim. All can grant [`Claim::Exclusive`].
-    fn supports(&self, claim: Claim) -> bool {
-        claim == Claim::Exclusive
-    }
+    /// What only some servers have.
+    fn extras(&self) -> Extras<'_>;
 
     /// Creates one acquisition of one lock. Nothing is sent before its first attempt.
     fn contender(&self, request: Request) -> Box<dyn Contender>;
@@ -85,55 +75,11 @@ pub trait Backend: Sealed + Debug + Send + Sync + 'static {
     /// Returns an error if it is unknown whether the lock was released.
     async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError>;
 
-    /// Reduces a [claim of permits](Claim::Permits) to `keep` of them. If this nonce holds none, returns
-    /// why it has lost them.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the claim was reduced, or if the server has no permits.
-    async fn reduce(
-        &self,
-        _name: &str,
-        _nonce: Nonce,
-        _keep: u32,
-    ) -> Result<Option<LostReason>, BackendError> {
-        Err(BackendError::permanent("this back end has no permits"))
-    }
-
-    /// Starts a period of this length, unless another one with this name has not ended by the server's
-    /// clock. Returns `None` if this nonce has started the current period, otherwise the rest of it.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the period has started, or if the server has no periods.
-    async fn begin_period(
-        &self,
-        _name: &str,
-        _nonce: Nonce,
-        _period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        Err(BackendError::permanent("this back end has no periods"))
-    }
-
-    /// The shared numbers of the server, if it has them. A server that has them also has permits.
-    fn numbers(&self) -> Option<&dyn Numbers> {
-        None
-    }
-
-    /// What the server tells operators about its locks, if it can.
-    fn admin(&self) -> Option<&dyn Admin> {
-        None
-    }
-
     /// Asks the server whether this nonce holds the lock. If not, returns why it has lost it.
     ///
     /// # Errors
     /// Returns an error if the server does not answer.
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError>;
-
-    /// Checks that the server answers, without changing anything on it.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer or refuses the request.
-    async fn ping(&self) -> Result<(), BackendError>;
 
     /// Registers a manager. The back end uses its handle if it can detect trouble before the next
     /// renewal.
@@ -143,6 +89,15 @@ pub trait Backend: Sealed + Debug + Send + Sync + 'static {
     /// registered: clones of a back end share them. A manager that is registered later opens them
     /// again.
     async fn detach(&self, nudge: &Nudge);
+}
+
+/// What only some servers have. All grant [`Claim::Exclusive`].
+#[derive(Clone, Copy, Default)]
+pub struct Extras<'a> {
+    /// The periods of jobs.
+    pub periods: Option<&'a dyn Periods>,
+    /// Permits, which read-write locks are too, and shared numbers.
+    pub numbers: Option<&'a dyn Numbers>,
 }
 
 /// Says in a type whether the locks of a back end have fencing tokens. A program that needs tokens then
@@ -164,6 +119,12 @@ pub struct Properties {
     pub session: Option<Duration>,
     /// The longest lease that the server grants. It shortens longer ones. `None` if there is no limit.
     pub max_lease: Option<Duration>,
+    /// How many tasks of a manager ask the server for a lock while another of its tasks holds it. The
+    /// remaining tasks wait in the manager's local queue.
+    ///
+    /// With 1, the next holder is already known to the server when the lock becomes free, which saves
+    /// a round trip. That costs requests for a holder that may leave before its turn.
+    pub lookahead: usize,
 }
 
 /// One acquisition in progress. Dropping it unsubscribes from wake-ups.
@@ -196,151 +157,87 @@ pub trait Contender: Sealed + Send {
     fn has_unanswered_attempt(&self) -> bool;
 }
 
-/// What a holder claims. The claims of a name that are exclusive, and those that are permits, do not
-/// exclude each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Claim {
-    /// The lock belongs to one holder. Which waiting client is next depends on the server.
-    Exclusive,
-    /// Each holder has some of a number of permits, which are granted in order of arrival.
-    Permits {
-        /// How many the holder has.
-        take: u32,
-        /// How many there are. The number in the latest new request applies to all.
-        of: u32,
-    },
+/// What operators ask. The claim only selects the kind of lock: exclusive, or
+/// permits of any number.
+#[async_trait]
+pub trait Admin: Sealed + Send + Sync {
+    /// Checks that the server answers, without changing anything on it.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not answer or refuses the request.
+    async fn ping(&self) -> Result<(), BackendError>;
+
+    /// Returns the holders and waiters of a name. [`LockView::local_waiters`] is zero.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not answer.
+    async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError>;
+
+    /// Takes the lock away from this holder, wakes the next waiter, and remembers the nonce for two minutes, and
+    /// until the end of its lease: by then, the holder has tried to renew it. Returns false if the nonce held no
+    /// lock. A repeated request returns the same.
+    ///
+    /// What the server remembers of the last token stays: the next token is greater.
+    ///
+    /// # Errors
+    /// Returns an error if it is unknown whether the lock was taken away.
+    async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError>;
 }
 
-impl Claim {
-    /// All permits of a read-write lock.
-    const SHARES: u32 = 1_000_000;
-    /// A read lock: one of a million permits.
-    pub const READ: Self = Self::Permits {
-        take: 1,
-        of: Self::SHARES,
-    };
-    /// A write lock: all permits of the readers.
-    pub const WRITE: Self = Self::Permits {
-        take: Self::SHARES,
-        of: Self::SHARES,
-    };
-
-    /// How many permits the holder has.
-    pub(crate) fn take(self) -> u32 {
-        match self {
-            Self::Exclusive => 1,
-            Self::Permits { take, .. } => take,
-        }
-    }
+/// The periods of a lock server: the starts of jobs that run once per period.
+#[async_trait]
+pub trait Periods: Sealed + Send + Sync {
+    /// Starts a period of this length, unless another one with this name has not ended by the server's
+    /// clock. Returns `None` if this nonce has started the current period, otherwise the rest of it.
+    ///
+    /// # Errors
+    /// Returns an error if it is unknown whether the period has started.
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError>;
 }
 
-/// A lock to acquire.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// The lock's name.
-    pub name: Arc<str>,
-    /// Identifies this acquisition.
-    pub nonce: Nonce,
-    /// How long the lock lives without renewal, if the server lets the client choose.
-    pub lease: Duration,
-    /// What the holder claims.
-    pub claim: Claim,
+/// The numbers of a lock server, and its permits. A number that does not exist is zero.
+///
+/// Every method may be dropped at any await point. A change may be executed nevertheless.
+#[async_trait]
+pub trait Numbers: Sealed + Send + Sync {
+    /// Changes a number. If the same request is repeated, it is executed once.
+    ///
+    /// # Errors
+    /// Returns an error if it is unknown whether the number was changed, or if the change is impossible.
+    async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError>;
+
+    /// Returns the number. With `other_than`, first waits while it is that; the wait may end early.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not answer.
+    async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError>;
+
+    /// Reduces a [claim of permits](Claim::Permits) to `keep` of them. If this nonce holds none, returns
+    /// why it has lost them.
+    ///
+    /// # Errors
+    /// Returns an error if it is unknown whether the claim was reduced.
+    async fn reduce(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError>;
+
+    /// Returns the tokens of all holders of [permits](Claim::Permits) of this name.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not answer.
+    async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError>;
 }
 
-/// The result of one attempt.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Attempt {
-    /// The lock was acquired.
-    Held(Grant),
-    /// Another client holds the lock.
-    Busy {
-        /// When to ask again if no wake-up arrives. `None` if wake-ups cannot be lost.
-        ask_again: Option<Duration>,
-    },
-    /// Since the request was queued, the number of permits has become smaller than its claim. The
-    /// request has left the queue.
-    TooFewPermits {
-        /// How many there are now.
-        of: u32,
-    },
+/// Only this crate implements the traits of back ends, so a later release can add methods to them.
+mod sealed {
+    pub trait Sealed {}
 }
-
-/// A lock as the server granted it.
-#[derive(Debug, Clone)]
-pub struct Grant {
-    /// The fencing token. `None` only if [`Fencing::Token`] of the back end is `()`.
-    pub fence: Option<Fence>,
-    /// The server may grant the lock to another client this long after the request was *sent*.
-    pub lease: Duration,
-}
-
-/// A fencing token, and its origin.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fence {
-    /// The token.
-    pub token: Token,
-    /// What issued the token. Tokens of different sources cannot be compared.
-    pub source: Arc<str>,
-}
-
-/// A lock to renew.
-#[derive(Debug, Clone)]
-pub struct Renewal {
-    /// The lock's name.
-    pub name: Arc<str>,
-    /// Identifies the holder.
-    pub nonce: Nonce,
-    /// The new lease, counted from now.
-    pub lease: Duration,
-    /// What the holder claims.
-    pub claim: Claim,
-}
-
-/// A lock to release.
-#[derive(Debug, Clone)]
-pub struct ReleaseRequest {
-    /// The lock's name.
-    pub name: Arc<str>,
-    /// Identifies the holder.
-    pub nonce: Nonce,
-    /// An attempt to acquire the lock was not answered. Its request may arrive after the release,
-    /// and must not acquire the lock then.
-    pub unclear: bool,
-    /// What the holder claims.
-    pub claim: Claim,
-}
-
-/// The result of one renewal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Renewed {
-    /// The lock is held for this long after the request was sent.
-    Held(Duration),
-    /// The lock is no longer held.
-    Gone(LostReason),
-    /// The server did not answer for this lock.
-    Unknown,
-}
-
-/// The result of a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Release {
-    /// This nonce held the lock, and the lock is free now.
-    Released,
-    /// This nonce did not hold the lock. If it held the lock before, it has lost it for this reason.
-    NotHeld(LostReason),
-}
-
-/// Makes a manager renew all of its locks now. It is cheap and never blocks.
-#[derive(Debug, Clone)]
-pub struct Nudge(pub(crate) Arc<Notify>);
-
-impl Nudge {
-    /// Starts the renewals.
-    pub fn renew_now(&self) {
-        self.0.notify_one();
-    }
-}
+pub(crate) use sealed::Sealed;

@@ -91,12 +91,12 @@
 mod api;
 pub mod backend;
 mod backends;
+mod claims;
 mod held;
 mod shared;
 
-pub use api::admin::{Claimant, LockView};
 pub use api::builder::{LockBuilder, Ran};
-pub use api::guard::{LockGuard, LockState, ReleaseOutcome};
+pub use api::guard::{LockGuard, ReleaseOutcome};
 pub use api::lost::Lost;
 pub use api::manager::{LockManager, ManagerBuilder};
 pub use api::multi::{MultiGuard, MultiLock};
@@ -111,6 +111,8 @@ pub use backends::sql;
 #[cfg(feature = "zookeeper")]
 pub use backends::zookeeper;
 pub use backends::{local, memory};
+pub use claims::{Claimant, LockView};
+pub use held::hold::LockState;
 pub use shared::error::{BackendError, LockError, LostReason};
 pub use shared::nonce::Nonce;
 pub use shared::token::Token;

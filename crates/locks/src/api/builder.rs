@@ -6,104 +6,11 @@ use std::time::Duration;
 
 use crate::api::guard::{LockGuard, ReleaseOutcome};
 use crate::api::manager::LockManager;
-use crate::backend::{Backend, Claim};
+use crate::backend::Claim;
 use crate::held::acquire;
-use crate::shared::clock::Moment;
+use crate::held::options::Options;
 use crate::shared::error::LockError;
 use crate::shared::token::Token;
-
-/// The maximum length of a lock name in bytes. Escaping it for a ZooKeeper path can triple its length.
-pub(crate) const NAME_MAX: usize = 1_024;
-
-/// The minimum of a lease and of a hold. The timers of a busy machine are too coarse for a shorter one.
-const MIN: Duration = Duration::from_millis(20);
-
-/// The maximum lease. Other clients wait for the rest of the lease after a crash.
-const LEASE_MAX: Duration = Duration::from_hours(24);
-
-/// The longest hold if nothing else is set. Without a limit, a task that hangs would keep its lock for as long
-/// as its process runs.
-const HOLD_DEFAULT: Duration = Duration::from_hours(24);
-
-/// The longest hold that can be set.
-const HOLD_MAX: Duration = Duration::from_hours(30 * 24);
-
-/// How one lock is acquired and held. The manager's defaults apply until they are changed.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    pub(crate) name: Arc<str>,
-    pub(crate) claim: Claim,
-    pub(crate) label: &'static str,
-    pub(crate) wait: Duration,
-    pub(crate) lease: Duration,
-    /// `None`: [`HOLD_DEFAULT`].
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) max_renewals: Option<u32>,
-    pub(crate) safety_margin: Option<Duration>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            name: Arc::from(""),
-            claim: Claim::Exclusive,
-            label: "lock",
-            wait: Duration::from_secs(5),
-            lease: Duration::from_secs(10),
-            max_hold: None,
-            max_renewals: None,
-            safety_margin: None,
-        }
-    }
-}
-
-impl Options {
-    /// Checks that the name and the claim are possible on this back end.
-    pub(crate) fn check(&self, backend: &dyn Backend) -> Result<(), LockError> {
-        if !(1..=NAME_MAX).contains(&self.name.len()) {
-            return Err(LockError::InvalidName { limit: NAME_MAX });
-        }
-        if let Claim::Permits { take, of } = self.claim
-            && !(1..=of).contains(&take)
-        {
-            return Err(LockError::InvalidPermits { take, of });
-        }
-        if !backend.supports(self.claim) {
-            let server = backend.properties().name;
-            return Err(LockError::Unsupported { server });
-        }
-        Ok(())
-    }
-
-    pub(crate) fn set_lease(&mut self, lease: Duration) {
-        self.lease = possible_lease(lease);
-    }
-
-    pub(crate) fn set_max_hold(&mut self, limit: Duration) {
-        self.max_hold = Some(limit.clamp(MIN, HOLD_MAX));
-    }
-
-    /// The latest time at which the lock is guaranteed to be held, if it was requested at `sent`.
-    pub(crate) fn valid_until(&self, sent: Moment, lease: Duration, acquired: Moment) -> Moment {
-        let until = sent + lease.saturating_sub(self.margin(lease));
-        until.min(self.hold_limit(acquired))
-    }
-
-    /// How long before its expiry a lock with this lease counts as lost.
-    pub(crate) fn margin(&self, lease: Duration) -> Duration {
-        self.safety_margin.unwrap_or(lease / 10).min(lease / 2)
-    }
-
-    /// The time at which a holder that acquired the lock at `acquired` must release it.
-    pub(crate) fn hold_limit(&self, acquired: Moment) -> Moment {
-        acquired + self.max_hold.unwrap_or(HOLD_DEFAULT)
-    }
-}
-
-/// The nearest lease that a lock can have.
-pub(crate) fn possible_lease(lease: Duration) -> Duration {
-    lease.clamp(MIN, LEASE_MAX)
-}
 
 /// Describes one acquisition. Created by [`LockManager::lock`], [`read`](LockManager::read),
 /// [`write`](LockManager::write) and [`permits`](LockManager::permits).
@@ -130,12 +37,48 @@ pub struct LockBuilder<T = Token> {
     options: Options,
 }
 
+impl<T> LockManager<T> {
+    /// Starts to describe an acquisition of the lock with this name: 1 to 1,024 bytes of any text.
+    pub fn lock(&self, name: &str) -> LockBuilder<T> {
+        LockBuilder::new(self.clone(), name, Claim::Exclusive)
+    }
+
+    /// Starts to describe an acquisition of the read lock with this name. Other readers may hold it at
+    /// the same time, but no writer.
+    ///
+    /// Read and write locks are granted in order of arrival, so a stream of readers does not keep a
+    /// writer waiting. They exclude each other, but not the [lock](Self::lock) with the same name. Redis,
+    /// ZooKeeper and the back ends without a server have them.
+    pub fn read(&self, name: &str) -> LockBuilder<T> {
+        LockBuilder::new(self.clone(), name, Claim::READ)
+    }
+
+    /// Starts to describe an acquisition of the write lock with this name. It has one holder. With this
+    /// method alone, it is a mutex that is granted in order of arrival.
+    pub fn write(&self, name: &str) -> LockBuilder<T> {
+        LockBuilder::new(self.clone(), name, Claim::WRITE)
+    }
+
+    /// Starts to describe an acquisition of `take` of the `of` permits with this name: a semaphore. The
+    /// permits are granted in order of arrival, renewed like a lock, and returned with the guard, or at
+    /// the end of the lease.
+    ///
+    /// The latest request decides how many permits there are. If that number shrinks, holders keep
+    /// theirs, and a waiter that wants more than there are now gets
+    /// [`InvalidPermits`](crate::LockError::InvalidPermits). On ZooKeeper it waits until its wait limit,
+    /// and those behind it wait too. Do not use a name for both permits and read-write locks: both count
+    /// the same permits.
+    pub fn permits(&self, name: &str, take: u32, of: u32) -> LockBuilder<T> {
+        LockBuilder::new(self.clone(), name, Claim::Permits { take, of })
+    }
+}
+
 impl<T> LockBuilder<T> {
     pub(crate) fn new(manager: LockManager<T>, name: &str, claim: Claim) -> Self {
         let options = Options {
             name: Arc::from(name),
             claim,
-            ..manager.inner().defaults.clone()
+            ..manager.engine().defaults.clone()
         };
         Self { manager, options }
     }
@@ -223,8 +166,8 @@ impl<T> LockBuilder<T> {
     /// The future may be dropped at any point. A lock or queue position that it had already
     /// obtained is released in the background.
     pub async fn acquire(self) -> Result<LockGuard<T>, LockError> {
-        let guard = acquire::acquire(self.manager.inner(), self.options).await;
-        guard.map(LockGuard::with_type)
+        let hold = acquire::acquire(self.manager.engine(), self.options).await;
+        hold.map(LockGuard::new)
     }
 
     /// Acquires the lock if it is free now. Returns `None` if another client holds it.

@@ -11,9 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::builder::NAME_MAX;
 use crate::api::manager::LockManager;
 use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
+use crate::held::options::NAME_MAX;
 use crate::shared::error::{BackendError, LockError};
 use crate::shared::retry::{Backoff, until_executed};
 
@@ -70,17 +70,19 @@ impl Register {
         if !(1..=NAME_MAX).contains(&self.key.name.len()) {
             return Err(LockError::InvalidName { limit: NAME_MAX });
         }
-        let backend = &self.manager.inner().backend;
-        backend.numbers().ok_or_else(|| LockError::Unsupported {
-            server: backend.properties().name,
-        })
+        let backend = &self.manager.engine().backend;
+        backend
+            .extras()
+            .numbers
+            .ok_or_else(|| LockError::Unsupported {
+                server: backend.properties().name,
+            })
     }
 
     fn unavailable(&self, operation: &str, error: BackendError) -> LockError {
         let NumberKey { kind, name } = &self.key;
-        let server = self.manager.inner().backend.properties().name;
         let request = format!("{operation} the {kind} {name:?}");
-        LockError::Unavailable(error.with_request(server, request))
+        self.manager.engine().failed(request, error)
     }
 
     /// Sends a request until it is answered, or the manager is shut down.
@@ -93,12 +95,16 @@ impl Register {
         T: Send,
         F: Future<Output = Result<T, BackendError>> + Send,
     {
-        let inner = self.manager.inner();
-        let answer = inner.jobs.inside(async {
-            let answered = until_executed(&*inner.backend, &*inner.clock, request);
+        let engine = self.manager.engine();
+        let answer = engine.jobs.inside(async {
+            let answered = until_executed(
+                engine.backend.properties().response_limit,
+                &*engine.clock,
+                request,
+            );
             tokio::select! {
                 biased;
-                () = inner.closed.cancelled() => Err(LockError::Shutdown),
+                () = engine.closed.cancelled() => Err(LockError::Shutdown),
                 answer = answered => answer.map_err(|error| self.unavailable(operation, error)),
             }
         });
@@ -123,7 +129,7 @@ impl Register {
         limit: Duration,
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<Option<i64>, LockError> {
-        let jobs = &self.manager.inner().jobs;
+        let jobs = &self.manager.engine().jobs;
         jobs.inside(self.wait_inside(limit, is_wanted)).await
     }
 
@@ -133,11 +139,11 @@ impl Register {
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<Option<i64>, LockError> {
         let numbers = self.numbers()?;
-        let inner = self.manager.inner();
-        let started = inner.clock.now();
+        let engine = self.manager.engine();
+        let started = engine.clock.now();
         let mut until = started
             + if limit.is_zero() {
-                inner.backend.properties().response_limit
+                engine.backend.properties().response_limit
             } else {
                 limit
             };
@@ -146,9 +152,9 @@ impl Register {
         loop {
             let answer = tokio::select! {
                 biased;
-                () = inner.closed.cancelled() => return Err(LockError::Shutdown),
+                () = engine.closed.cancelled() => return Err(LockError::Shutdown),
                 answer = numbers.read(&self.key, known) => answer,
-                () = inner.clock.sleep_until(until) => break,
+                () = engine.clock.sleep_until(until) => break,
             };
             match answer {
                 Ok(value) if is_wanted(value) => return Ok(Some(value)),
@@ -157,7 +163,7 @@ impl Register {
                     backoff.reset();
                 }
                 Err(error) => {
-                    let again = inner.clock.now() + backoff.next();
+                    let again = engine.clock.now() + backoff.next();
                     let is_over = error.is_permanent() || again >= until;
                     failure = Some(error);
                     if is_over {
@@ -165,8 +171,8 @@ impl Register {
                     }
                     tokio::select! {
                         biased;
-                        () = inner.closed.cancelled() => return Err(LockError::Shutdown),
-                        () = inner.clock.sleep_until(again) => {}
+                        () = engine.closed.cancelled() => return Err(LockError::Shutdown),
+                        () = engine.clock.sleep_until(again) => {}
                     }
                 }
             }

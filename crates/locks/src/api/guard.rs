@@ -12,8 +12,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::api::lost::Lost;
 use crate::backend::{Claim, Fence, Renewed};
-use crate::held::hold::{Hold, RenewalKind};
-use crate::held::release::{HoldMetrics, ReleaseJob};
+use crate::held::hold::{Hold, LockState, RenewalKind};
 use crate::shared::clock::Moment;
 use crate::shared::error::{BackendError, LockError, LostReason};
 use crate::shared::token::Token;
@@ -39,18 +38,6 @@ pub struct LockGuard<T = Token> {
     /// `None` after the release.
     hold: Option<Arc<Hold>>,
     token: PhantomData<fn() -> T>,
-}
-
-/// The state of a lock as far as the guard knows without asking the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LockState {
-    /// The lock is held, and the last renewal succeeded.
-    Held,
-    /// The lock is held until [`LockGuard::valid_until`], but the last renewal got no answer.
-    Suspect,
-    /// The lock is no longer held. This is final.
-    Lost(LostReason),
 }
 
 /// The result of a release. These are all results, so that a caller can handle each of them.
@@ -116,14 +103,6 @@ impl<T> LockGuard<T> {
         }
     }
 
-    /// The same guard, with the type of token that the back end has.
-    pub(crate) fn with_type<U>(mut self) -> LockGuard<U> {
-        LockGuard {
-            hold: self.hold.take(),
-            token: PhantomData,
-        }
-    }
-
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         self.hold
             .as_ref()
@@ -149,7 +128,7 @@ impl<T> LockGuard<T> {
         if self.hold().ended().is_some() {
             return Duration::ZERO;
         }
-        self.valid_until().since(self.hold().inner.clock.now())
+        self.valid_until().since(self.hold().engine.clock.now())
     }
 
     /// Returns the state of the lock, without asking the server.
@@ -179,7 +158,7 @@ impl<T> LockGuard<T> {
     /// After a normal release it completes with [`LostReason::Released`].
     pub fn lost(&self) -> Lost {
         let mut ended = self.hold().subscribe();
-        let clock = Arc::clone(&self.hold().inner.clock);
+        let clock = Arc::clone(&self.hold().engine.clock);
         // This future must not keep the manager alive.
         let hold = Arc::downgrade(self.hold());
         let future = async move {
@@ -211,7 +190,7 @@ impl<T> LockGuard<T> {
     pub async fn verify(&self) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
-        let verify = hold.inner.backend.verify(hold.name(), hold.release.nonce);
+        let verify = hold.engine.backend.verify(hold.name(), hold.release.nonce);
         if let Some(reason) = self.ask("verify", verify).await? {
             let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });
@@ -233,12 +212,12 @@ impl<T> LockGuard<T> {
     pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
-        let sent = hold.inner.clock.now();
+        let sent = hold.engine.clock.now();
         let renewal = [hold.renewal(Some(lease))];
-        let renew = hold.inner.backend.renew(&renewal);
+        let renew = hold.engine.backend.renew(&renewal);
         let renewed = self.ask("extend", renew).await?[0];
         let next = hold.apply_renewal(sent, renewed, RenewalKind::Extend);
-        hold.inner.watchdog.reschedule(hold.id, next);
+        hold.engine.watchdog.reschedule(hold.id, next);
         if renewed == Renewed::Unknown {
             let cause = "the server did not confirm the renewal";
             return Err(hold.unavailable("extend", BackendError::transient(cause)));
@@ -259,12 +238,13 @@ impl<T> LockGuard<T> {
     pub async fn downgrade(&self) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
-        let backend = &hold.inner.backend;
-        if !matches!(hold.release.claim, Claim::READ | Claim::WRITE) {
+        let backend = &hold.engine.backend;
+        let is_read_write = matches!(hold.release.claim, Claim::READ | Claim::WRITE);
+        let Some(permits) = backend.extras().numbers.filter(|_| is_read_write) else {
             let server = backend.properties().name;
             return Err(LockError::Unsupported { server });
-        }
-        let reduce = backend.reduce(hold.name(), hold.release.nonce, 1);
+        };
+        let reduce = permits.reduce(hold.name(), hold.release.nonce, 1);
         if let Some(reason) = self.ask("downgrade", reduce).await? {
             let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });
@@ -280,7 +260,7 @@ impl<T> LockGuard<T> {
     ) -> Result<A, LockError> {
         let hold = self.hold();
         let mut ended = hold.subscribe();
-        let answer = hold.inner.jobs.inside(async {
+        let answer = hold.engine.jobs.inside(async {
             tokio::select! {
                 biased;
                 _ = ended.wait_for(Option::is_some) => None,
@@ -323,13 +303,13 @@ impl<T> LockGuard<T> {
             Ok(false) => return ReleaseOutcome::Released { held_for },
             Ok(true) => {}
         }
-        let mut job = match end(&hold) {
+        let mut job = match hold.end_release() {
             Ok(job) => job,
             Err(reason) => return ReleaseOutcome::AlreadyLost { reason, held_for },
         };
         let (done, mut is_done) = oneshot::channel();
         job.done = Some(done);
-        let mut release = hold.inner.run_release(job);
+        let mut release = hold.engine.run_release(job);
         // Wait for `is_done` only after the job has left this future. The job's answer would otherwise
         // wake the task that runs it, and Tokio would hand that task to another thread.
         let answer = poll_fn(|context| {
@@ -351,34 +331,17 @@ impl<T> LockGuard<T> {
 
     /// Releases the lock in the background, without counting a dropped guard.
     pub(crate) fn abandon(mut self) {
-        if let Some(hold) = self.hold.take()
-            && hold.remove_guard() == Ok(true)
-            // If the lock was lost in the meantime, there is nothing to release.
-            && let Ok(job) = end(&hold)
-        {
-            hold.inner.release(job);
+        if let Some(hold) = self.hold.take() {
+            hold.abandon();
         }
     }
-}
-
-/// Ends the hold and returns its release. Fails if the lock was lost first.
-fn end(hold: &Hold) -> Result<ReleaseJob, LostReason> {
-    let turn = hold.end(LostReason::Released)?;
-    let metrics = HoldMetrics {
-        label: hold.label(),
-        held_for: hold.held_for(),
-    };
-    Ok(hold.to_release(turn, None, Some(metrics)))
 }
 
 impl<T> Drop for LockGuard<T> {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        if hold.remove_guard() == Ok(true)
-            && let Ok(job) = end(&hold)
-        {
-            hold.inner.release(job);
-            let hooks = &hold.inner.hooks;
+        if hold.abandon() {
+            let hooks = &hold.engine.hooks;
             hooks.report(|hooks| hooks.guard_dropped(hold.label()));
             tracing::warn!(
                 lock = %hold.name(), token = hold.token(),

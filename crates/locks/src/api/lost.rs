@@ -5,13 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, pending, select_all};
+use futures_util::future::{BoxFuture, Shared, pending};
 
-use crate::api::guard::LockGuard;
 use crate::shared::error::LostReason;
 
 /// A future that completes with the reason when a lock is no longer held. Created by
-/// [`LockGuard::lost`].
+/// [`LockGuard::lost`](crate::LockGuard::lost).
 ///
 /// It may be cloned, dropped, and first polled after the loss.
 #[derive(Clone)]
@@ -21,15 +20,6 @@ pub struct Lost(Shared<BoxFuture<'static, LostReason>>);
 impl Lost {
     pub(crate) fn new(lost: impl Future<Output = LostReason> + Send + 'static) -> Self {
         Self(lost.boxed().shared())
-    }
-
-    /// Completes when the first of these locks is lost. `None` without any lock.
-    pub(crate) fn first_of<T>(guards: &[LockGuard<T>]) -> Option<Self> {
-        let losses: Vec<_> = guards.iter().map(LockGuard::lost).collect();
-        (!losses.is_empty()).then(|| {
-            let first = select_all(losses).map(|(reason, _, _)| reason);
-            Self::new(first)
-        })
     }
 
     pub(crate) fn never() -> Self {

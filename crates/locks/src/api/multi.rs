@@ -5,7 +5,8 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{join_all, select_all};
 
 use crate::api::builder::LockBuilder;
 use crate::api::guard::{LockGuard, ReleaseOutcome};
@@ -90,7 +91,7 @@ impl<T> MultiLock<T> {
         let Some(first) = self.locks.first() else {
             return Ok(taken.complete());
         };
-        let clock = Arc::clone(&first.manager().inner().clock);
+        let clock = Arc::clone(&first.manager().engine().clock);
         let started = clock.now();
         for lock in self.locks {
             let waited = clock.now().since(started);
@@ -139,7 +140,7 @@ fn order<T>(lock: &LockBuilder<T>) -> (&str, &'static str, bool, Reverse<u32>) {
         Claim::Exclusive => (false, 0),
         Claim::Permits { take, .. } => (true, take),
     };
-    let server = lock.manager().inner().backend.properties().name;
+    let server = lock.manager().engine().backend.properties().name;
     (&lock.options().name, server, is_shared, Reverse(take))
 }
 
@@ -150,8 +151,15 @@ fn has_name_of<T>(one: &LockBuilder<T>, other: &LockBuilder<T>) -> bool {
 /// Returns true if these are claims of the same lock of one manager. They have the same name.
 fn is_same<T>(one: &LockBuilder<T>, other: &LockBuilder<T>) -> bool {
     let is_exclusive = |lock: &LockBuilder<T>| lock.options().claim == Claim::Exclusive;
-    Arc::ptr_eq(one.manager().inner(), other.manager().inner())
+    Arc::ptr_eq(one.manager().engine(), other.manager().engine())
         && is_exclusive(one) == is_exclusive(other)
+}
+
+/// Completes when the first of these locks is lost. `None` without any lock.
+fn first_lost<T>(guards: &[LockGuard<T>]) -> Option<Lost> {
+    let losses: Vec<_> = guards.iter().map(LockGuard::lost).collect();
+    let first = || select_all(losses).map(|(reason, _, _)| reason);
+    (!guards.is_empty()).then(|| Lost::new(first()))
 }
 
 /// The locks acquired so far. Dropping this releases them.
@@ -165,7 +173,7 @@ impl<T> Taken<T> {
     }
 
     async fn lost(&self) -> crate::LostReason {
-        match Lost::first_of(&self.0) {
+        match first_lost(&self.0) {
             Some(lost) => lost.await,
             None => pending().await,
         }
@@ -220,7 +228,7 @@ impl<T> MultiGuard<T> {
     /// Returns a future that completes when the first of the locks is no longer held. For each lock, the
     /// promise and the exceptions of [`LockGuard::lost`] apply. Without any lock it never completes.
     pub fn lost(&self) -> Lost {
-        Lost::first_of(&self.guards).unwrap_or_else(Lost::never)
+        first_lost(&self.guards).unwrap_or_else(Lost::never)
     }
 
     /// Asks the servers whether all locks are still held, at the same time.

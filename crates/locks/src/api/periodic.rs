@@ -1,14 +1,10 @@
 //! Jobs that run at most once per period over all processes.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::api::builder::{LockBuilder, Ran};
 use crate::api::guard::LockGuard;
-use crate::shared::clock::Moment;
-use crate::shared::error::LockError;
-use crate::shared::nonce::Nonce;
+use crate::shared::error::{BackendError, LockError};
 use crate::shared::retry::until_executed;
 
 /// The result of [`LockBuilder::once_per`].
@@ -103,38 +99,13 @@ impl LockGuard {
     /// ended. Repeats the request for twice the response limit of the back end.
     async fn begin_period(&self, period: Duration) -> Result<Option<Duration>, LockError> {
         let hold = self.hold();
-        let (backend, clock) = (&*hold.inner.backend, &*hold.inner.clock);
-        let (name, nonce) = (hold.name(), hold.release.nonce);
-        let begun = until_executed(backend, clock, || backend.begin_period(name, nonce, period));
-        self.ask("begin a period of", begun).await
-    }
-}
-
-/// The periods that jobs have started, for the back ends `local` and `memory`.
-#[derive(Debug, Default)]
-pub(crate) struct Periods(Mutex<HashMap<String, (Nonce, Moment)>>);
-
-impl Periods {
-    /// Starts a period. Returns the rest of one that another nonce has started.
-    pub(crate) fn begin(
-        &self,
-        now: Moment,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Option<Duration> {
-        let mut periods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        periods.retain(|_, (_, end)| *end > now);
-        let (starter, end) = periods
-            .entry(name.to_owned())
-            .or_insert((nonce, now + period));
-        (*starter != nonce).then(|| end.since(now))
-    }
-
-    pub(crate) fn clear(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        let (backend, clock) = (&*hold.engine.backend, &*hold.engine.clock);
+        let limit = backend.properties().response_limit;
+        let begin = async || match backend.extras().periods {
+            Some(periods) => (periods.begin_period(hold.name(), hold.release.nonce, period)).await,
+            None => Err(BackendError::permanent("this back end has no periods")),
+        };
+        self.ask("begin a period of", until_executed(limit, clock, begin))
+            .await
     }
 }

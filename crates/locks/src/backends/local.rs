@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::api::admin::LockView;
-use crate::api::periodic::Periods;
 use crate::backend::{
-    Admin, Attempt, Backend, Changed, Claim, Contender, Fence, Fencing, Grant, Nudge, NumberKey,
-    NumberRequest, Numbers, Properties, Release, ReleaseRequest, Renewal, Renewed, Request,
+    Admin, Attempt, Backend, Changed, Claim, Contender, Extras, Fence, Fencing, Grant, Nudge,
+    NumberKey, NumberRequest, Numbers, Periods, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request, Sealed,
 };
+use crate::claims::LockView;
 use crate::shared::clock::{Clock, default_clock};
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
 use crate::shared::numbers::NumberTable;
+use crate::shared::periods::PeriodTable;
 use crate::shared::revoked::Revoked;
-use crate::shared::sealed::Sealed;
 use crate::shared::shares::{Shares, Wanted};
 use crate::shared::table::Table;
 use crate::shared::token::Token;
@@ -42,7 +42,7 @@ struct Local {
     table: Table,
     shares: Shares,
     revoked: Revoked,
-    periods: Periods,
+    periods: PeriodTable,
     numbers: NumberTable,
     clock: Arc<dyn Clock>,
     source: Arc<str>,
@@ -62,7 +62,7 @@ impl LocalBackend {
             table: Table::default(),
             shares: Shares::default(),
             revoked: Revoked::default(),
-            periods: Periods::default(),
+            periods: PeriodTable::default(),
             numbers: NumberTable::default(),
             clock,
             source: format!("local:{}", Nonce::random()).into(),
@@ -93,6 +93,8 @@ impl Fencing for LocalBackend {
     type Token = Token;
 }
 
+impl Sealed for LocalBackend {}
+
 #[async_trait]
 impl Backend for LocalBackend {
     fn properties(&self) -> Properties {
@@ -101,11 +103,15 @@ impl Backend for LocalBackend {
             response_limit: Duration::from_secs(1),
             session: None,
             max_lease: None,
+            lookahead: 0,
         }
     }
 
-    fn supports(&self, _: Claim) -> bool {
-        true
+    fn extras(&self) -> Extras<'_> {
+        Extras {
+            periods: Some(self),
+            numbers: Some(self),
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -143,6 +149,34 @@ impl Backend for LocalBackend {
         Ok(self.0.revoked.released(now, *nonce, was_held))
     }
 
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
+        let now = self.0.clock.now();
+        let holder = self.0.table.holder(now, name);
+        let is_holder = holder.is_some_and(|(holder, _)| holder == nonce);
+        let is_held = is_holder || self.0.shares.holds(now, name, nonce);
+        Ok((!is_held).then(|| self.0.revoked.reason(now, nonce)))
+    }
+
+    fn attach(&self, _: Nudge) {}
+
+    async fn detach(&self, _: &Nudge) {}
+}
+
+#[async_trait]
+impl Periods for LocalBackend {
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let now = self.0.clock.now();
+        Ok(self.0.periods.begin(now, name, nonce, period))
+    }
+}
+
+#[async_trait]
+impl Numbers for LocalBackend {
     async fn reduce(
         &self,
         name: &str,
@@ -154,43 +188,6 @@ impl Backend for LocalBackend {
         Ok((!is_held).then(|| self.0.revoked.reason(now, nonce)))
     }
 
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        let now = self.0.clock.now();
-        Ok(self.0.periods.begin(now, name, nonce, period))
-    }
-
-    fn numbers(&self) -> Option<&dyn Numbers> {
-        Some(self)
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        Some(self)
-    }
-
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
-        let now = self.0.clock.now();
-        let holder = self.0.table.holder(now, name);
-        let is_holder = holder.is_some_and(|(holder, _)| holder == nonce);
-        let is_held = is_holder || self.0.shares.holds(now, name, nonce);
-        Ok((!is_held).then(|| self.0.revoked.reason(now, nonce)))
-    }
-
-    async fn ping(&self) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    fn attach(&self, _: Nudge) {}
-
-    async fn detach(&self, _: &Nudge) {}
-}
-
-#[async_trait]
-impl Numbers for LocalBackend {
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
         // No answer can be lost here, so none is remembered.
         let (now, numbers) = (self.0.clock.now(), &self.0.numbers);
@@ -220,6 +217,10 @@ impl Numbers for LocalBackend {
 
 #[async_trait]
 impl Admin for LocalBackend {
+    async fn ping(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
         let (local, now) = (&self.0, self.0.clock.now());
         Ok(match claim {

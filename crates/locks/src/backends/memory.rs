@@ -14,14 +14,13 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 
 use crate::backend::{
-    Admin, Attempt, Backend, Claim, Contender, Fence, Fencing, Grant, Nudge, Numbers, Properties,
-    Release, ReleaseRequest, Renewal, Renewed, Request,
+    Attempt, Backend, Claim, Contender, Extras, Fence, Fencing, Grant, Nudge, Periods, Properties,
+    Release, ReleaseRequest, Renewal, Renewed, Request, Sealed,
 };
 use crate::shared::clock::Clock;
 use crate::shared::error::{BackendError, LostReason, was_answered};
 use crate::shared::managers::Managers;
 use crate::shared::nonce::Nonce;
-use crate::shared::sealed::Sealed;
 use crate::shared::shares::{Denied, Wanted};
 use crate::shared::source::SourceId;
 use crate::shared::token::Token;
@@ -161,6 +160,8 @@ impl Fencing for MemoryBackend {
     type Token = Token;
 }
 
+impl Sealed for MemoryBackend {}
+
 #[async_trait]
 impl Backend for MemoryBackend {
     fn properties(&self) -> Properties {
@@ -169,11 +170,15 @@ impl Backend for MemoryBackend {
             response_limit: self.response_limit,
             session: None,
             max_lease: None,
+            lookahead: 0,
         }
     }
 
-    fn supports(&self, _: Claim) -> bool {
-        true
+    fn extras(&self) -> Extras<'_> {
+        Extras {
+            periods: Some(self),
+            numbers: Some(self),
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -227,43 +232,6 @@ impl Backend for MemoryBackend {
         .await
     }
 
-    async fn reduce(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        keep: u32,
-    ) -> Result<Option<LostReason>, BackendError> {
-        let name = name.to_owned();
-        self.ask(Question::Reduce, move |server| {
-            let now = server.clock.now();
-            let is_held = server.shares.reduce(now, &name, nonce, keep);
-            (!is_held).then(|| server.revoked.reason(now, nonce))
-        })
-        .await
-    }
-
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        let name = name.to_owned();
-        self.ask(Question::Period, move |server| {
-            let now = server.clock.now();
-            server.periods.begin(now, &name, nonce, period)
-        })
-        .await
-    }
-
-    fn numbers(&self) -> Option<&dyn Numbers> {
-        Some(self)
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        Some(self)
-    }
-
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let name = name.to_owned();
         self.ask(Question::Verify, move |server| {
@@ -276,10 +244,6 @@ impl Backend for MemoryBackend {
         .await
     }
 
-    async fn ping(&self) -> Result<(), BackendError> {
-        self.ask(Question::Ping, |_| ()).await
-    }
-
     fn attach(&self, nudge: Nudge) {
         self.server.managers.attach(&nudge, || {});
         let open = || self.client.closed.store(false, Ordering::SeqCst);
@@ -290,6 +254,23 @@ impl Backend for MemoryBackend {
         self.server.managers.detach(nudge, || {});
         let close = || self.client.closed.store(true, Ordering::SeqCst);
         self.client.managers.detach(nudge, close);
+    }
+}
+
+#[async_trait]
+impl Periods for MemoryBackend {
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let name = name.to_owned();
+        self.ask(Question::Period, move |server| {
+            let now = server.clock.now();
+            server.periods.begin(now, &name, nonce, period)
+        })
+        .await
     }
 }
 

@@ -38,8 +38,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Admin, Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request,
+    Backend, Claim, Contender, Extras, Nudge, Periods, Properties, Release, ReleaseRequest,
+    Renewal, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::managers::Managers;
@@ -54,6 +54,7 @@ mod connection;
 mod contender;
 mod eviction;
 mod fence;
+mod hosts;
 mod numbers;
 mod periods;
 mod permits;
@@ -246,6 +247,8 @@ impl Redis {
     }
 }
 
+impl Sealed for RedisBackend {}
+
 #[async_trait]
 impl Backend for RedisBackend {
     fn properties(&self) -> Properties {
@@ -254,11 +257,15 @@ impl Backend for RedisBackend {
             response_limit: self.0.response_limit + self.0.connect_limit,
             session: None,
             max_lease: None,
+            lookahead: 0,
         }
     }
 
-    fn supports(&self, _: Claim) -> bool {
-        true
+    fn extras(&self) -> Extras<'_> {
+        Extras {
+            periods: Some(self),
+            numbers: Some(self),
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -295,23 +302,6 @@ impl Backend for RedisBackend {
         Ok(loss(released).map_or(Release::Released, Release::NotHeld))
     }
 
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        self.0.begin_period(name, nonce, period).await
-    }
-
-    fn numbers(&self) -> Option<&dyn Numbers> {
-        Some(self)
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        Some(self)
-    }
-
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let (permits, value) = tokio::join!(
             self.0.has_permits(name, nonce),
@@ -325,19 +315,6 @@ impl Backend for RedisBackend {
         Ok(Some(reason(tombstone.as_deref())))
     }
 
-    async fn reduce(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        keep: u32,
-    ) -> Result<Option<LostReason>, BackendError> {
-        self.0.reduce_permits(name, nonce, keep).await
-    }
-
-    async fn ping(&self) -> Result<(), BackendError> {
-        self.0.servers.ping().await
-    }
-
     fn attach(&self, nudge: Nudge) {
         self.0.managers.attach(&nudge, || self.0.servers.open());
     }
@@ -347,5 +324,17 @@ impl Backend for RedisBackend {
             self.0.wake_ups.close();
             self.0.servers.close();
         });
+    }
+}
+
+#[async_trait]
+impl Periods for RedisBackend {
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        self.0.begin_period(name, nonce, period).await
     }
 }

@@ -50,8 +50,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Admin, Backend, Contender, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
-    Request,
+    Backend, Contender, Extras, Nudge, Periods, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::managers::Managers;
@@ -268,6 +268,8 @@ impl Sql {
     }
 }
 
+impl Sealed for SqlBackend {}
+
 #[async_trait]
 impl Backend for SqlBackend {
     fn properties(&self) -> Properties {
@@ -276,6 +278,14 @@ impl Backend for SqlBackend {
             response_limit: self.0.limits,
             session: None,
             max_lease: None,
+            lookahead: 0,
+        }
+    }
+
+    fn extras(&self) -> Extras<'_> {
+        Extras {
+            periods: Some(self),
+            numbers: None,
         }
     }
 
@@ -342,19 +352,6 @@ impl Backend for SqlBackend {
         Ok(Release::NotHeld(reason(&gone, &wanted)))
     }
 
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        self.0.begin_period(name, nonce, period).await
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        Some(self)
-    }
-
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let (stored, nonce) = (self.0.read(name).await?, nonce.to_string());
         Ok(match stored {
@@ -362,12 +359,6 @@ impl Backend for SqlBackend {
             Some(row) if row.is_held_by(&nonce) => None,
             Some(row) => Some(reason(&[row.gone], &nonce)),
         })
-    }
-
-    async fn ping(&self) -> Result<(), BackendError> {
-        let connected = self.0.connected(Use::Urgent).await?;
-        let ping = self.0.connections.send(connected, |session| session.ping());
-        ping.await
     }
 
     fn attach(&self, nudge: Nudge) {
@@ -381,6 +372,18 @@ impl Backend for SqlBackend {
             }
             self.0.connections.close();
         });
+    }
+}
+
+#[async_trait]
+impl Periods for SqlBackend {
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        self.0.begin_period(name, nonce, period).await
     }
 }
 

@@ -43,8 +43,8 @@ use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiWriteError};
 
 use crate::backend::{
-    Admin, Backend, Claim, Contender, Nudge, Numbers, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request,
+    Backend, Claim, Contender, Extras, Nudge, Periods, Properties, Release, ReleaseRequest,
+    Renewal, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
@@ -141,6 +141,8 @@ fn renewed(session: &Session, checked: Result<(), MultiWriteError>) -> Renewed {
     }
 }
 
+impl Sealed for ZooKeeperBackend {}
+
 #[async_trait]
 impl Backend for ZooKeeperBackend {
     fn properties(&self) -> Properties {
@@ -151,16 +153,16 @@ impl Backend for ZooKeeperBackend {
             response_limit: sessions.response_limit + sessions.connect_limit,
             session: Some(current.map_or(sessions.timeout, |session| session.timeout)),
             max_lease: None,
+            // The node of the next holder is created while the lock is held.
+            lookahead: 1,
         }
     }
 
-    /// The node of the next holder is created while the lock is held.
-    fn lookahead(&self) -> usize {
-        1
-    }
-
-    fn supports(&self, _: Claim) -> bool {
-        true
+    fn extras(&self) -> Extras<'_> {
+        Extras {
+            periods: Some(self),
+            numbers: Some(self),
+        }
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -228,49 +230,6 @@ impl Backend for ZooKeeperBackend {
         Ok(released)
     }
 
-    async fn reduce(
-        &self,
-        _: &str,
-        nonce: Nonce,
-        keep: u32,
-    ) -> Result<Option<LostReason>, BackendError> {
-        let place = self.0.places.get(nonce);
-        let Some((path, place)) = place.and_then(|place| Some((place.path()?, place))) else {
-            return Ok(Some(LostReason::Stolen));
-        };
-        let session = &place.session;
-        let keep = keep.to_string();
-        let write = session.client.set_data(&path, keep.as_bytes(), None);
-        let reason = match session.write(write).await {
-            Ok(_) => return Ok(None),
-            Err(Error::NoNode) => self.0.reason(session, nonce).await,
-            Err(Error::SessionExpired) => LostReason::SessionExpired,
-            Err(error) => return Err(backend_error(error)),
-        };
-        self.0.places.remove(nonce);
-        Ok(Some(reason))
-    }
-
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        let session = self.0.sessions.connected().await?;
-        let root = &self.0.sessions.root;
-        let begun = session.begin_period(root, name, nonce, period);
-        begun.await.map_err(backend_error)
-    }
-
-    fn numbers(&self) -> Option<&dyn Numbers> {
-        Some(self)
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        Some(self)
-    }
-
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let renewal = Renewal {
             name: name.into(),
@@ -282,21 +241,6 @@ impl Backend for ZooKeeperBackend {
             [Renewed::Held(_)] => Ok(None),
             [Renewed::Gone(reason)] => Ok(Some(reason)),
             _ => Err(disconnected()),
-        }
-    }
-
-    async fn ping(&self) -> Result<(), BackendError> {
-        let session = self.0.sessions.connected().await?;
-        // The leader answers a sync. A server without a quorum fails here, as it should. No right is
-        // needed for that, so this also reads what each acquisition reads.
-        let source = format!("{}/.source", self.0.sessions.root);
-        let (synced, read) = tokio::join!(
-            session.sync(),
-            session.ask(session.client.get_data(&source)),
-        );
-        match synced.and(read.map(drop)) {
-            Ok(()) | Err(Error::NoNode) => Ok(()),
-            Err(error) => Err(backend_error(error)),
         }
     }
 
@@ -319,5 +263,20 @@ impl Backend for ZooKeeperBackend {
         drop(session);
         let closed = async { while !states.changed().await.is_terminated() {} };
         let _ = tokio::time::timeout(sessions.response_limit, closed).await;
+    }
+}
+
+#[async_trait]
+impl Periods for ZooKeeperBackend {
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let session = self.0.sessions.connected().await?;
+        let root = &self.0.sessions.root;
+        let begun = session.begin_period(root, name, nonce, period);
+        begun.await.map_err(backend_error)
     }
 }

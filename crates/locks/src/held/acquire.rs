@@ -10,11 +10,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use crate::api::builder::Options;
-use crate::api::guard::LockGuard;
-use crate::api::manager::Inner;
 use crate::backend::{Attempt, Claim, Contender, Grant, ReleaseRequest, Request};
+use crate::held::engine::Engine;
 use crate::held::hold::Hold;
+use crate::held::options::Options;
 use crate::held::queue::{Entered, LocalQueues, Turn};
 use crate::held::release::{Done, ReleaseJob};
 use crate::held::span;
@@ -27,32 +26,32 @@ use crate::shared::retry::Backoff;
 /// A healthy server usually answers within this time.
 const USUAL_ANSWER: Duration = Duration::from_millis(50);
 
-/// A guard whose type of token does not matter here.
-type AnyGuard = LockGuard<()>;
-
-pub(crate) async fn acquire(inner: &Arc<Inner>, options: Options) -> Result<AnyGuard, LockError> {
-    options.check(&*inner.backend)?;
-    let abandoned = inner.closed.child_token();
+pub(crate) async fn acquire(
+    engine: &Arc<Engine>,
+    options: Options,
+) -> Result<Arc<Hold>, LockError> {
+    options.check(&*engine.backend)?;
+    let abandoned = engine.closed.child_token();
     let (answer, outcome) = oneshot::channel();
-    inner.hooks.report(|hooks| hooks.started(options.label));
+    engine.hooks.report(|hooks| hooks.started(options.label));
     let span = span::acquisition(&options);
     let acquisition = Acquisition {
-        started: inner.clock.now(),
-        inner: Arc::clone(inner),
+        started: engine.clock.now(),
+        engine: Arc::clone(engine),
         options,
         abandoned: abandoned.clone(),
         contended: false,
         span: span.clone(),
     };
     let job = async move {
-        if let Err(Ok(guard)) = answer.send(acquisition.run().instrument(span).await) {
-            guard.abandon();
+        if let Err(Ok(hold)) = answer.send(acquisition.run().instrument(span).await) {
+            hold.abandon();
         }
     };
-    let job = inner.acquisitions.track_future(job);
+    let job = engine.acquisitions.track_future(job);
     // If this future is dropped, the locals are dropped in the reverse order: the job learns that it is
     // abandoned before it continues as a task.
-    let mut running = inner.jobs.run(job);
+    let mut running = engine.jobs.run(job);
     let outcome = Outcome(outcome);
     let abandoned = abandoned.drop_guard();
     (&mut running).await;
@@ -62,10 +61,10 @@ pub(crate) async fn acquire(inner: &Arc<Inner>, options: Options) -> Result<AnyG
 }
 
 /// Receives the result of the acquisition. If the caller is gone, a granted lock is released.
-struct Outcome(oneshot::Receiver<Result<AnyGuard, LockError>>);
+struct Outcome(oneshot::Receiver<Result<Arc<Hold>, LockError>>);
 
 impl Outcome {
-    async fn receive(mut self) -> Result<AnyGuard, LockError> {
+    async fn receive(mut self) -> Result<Arc<Hold>, LockError> {
         // The sender is dropped without an answer only if the manager's runtime was shut down.
         (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
     }
@@ -74,14 +73,14 @@ impl Outcome {
 impl Drop for Outcome {
     fn drop(&mut self) {
         self.0.close();
-        if let Ok(Ok(guard)) = self.0.try_recv() {
-            guard.abandon();
+        if let Ok(Ok(hold)) = self.0.try_recv() {
+            hold.abandon();
         }
     }
 }
 
 struct Acquisition {
-    inner: Arc<Inner>,
+    engine: Arc<Engine>,
     options: Options,
     started: Moment,
     /// Cancelled when the caller drops its future or the manager is shut down.
@@ -103,10 +102,10 @@ enum End {
 }
 
 impl Acquisition {
-    async fn run(mut self) -> Result<AnyGuard, LockError> {
+    async fn run(mut self) -> Result<Arc<Hold>, LockError> {
         let end = match self.wait_for_turn().await {
             Ok(turn) => match self.acquire_on_server(turn).await {
-                Ok(guard) => return Ok(guard),
+                Ok(hold) => return Ok(hold),
                 Err(end) => end,
             },
             Err(end) => end,
@@ -116,7 +115,7 @@ impl Acquisition {
             End::Busy => (LockError::WaitLimit { waited }, NotAcquired::WaitLimit),
             End::Unavailable(error) => {
                 let request = format!("acquire {:?}", self.options.name);
-                let error = error.with_request(self.inner.backend.properties().name, request);
+                let error = error.with_request(self.engine.backend.properties().name, request);
                 (LockError::Unavailable(error), NotAcquired::Unavailable)
             }
             End::TooFewPermits { of } => {
@@ -124,12 +123,12 @@ impl Acquisition {
                 let error = LockError::InvalidPermits { take, of };
                 (error, NotAcquired::TooFewPermits)
             }
-            End::Abandoned if self.inner.closed.is_cancelled() => {
+            End::Abandoned if self.engine.closed.is_cancelled() => {
                 (LockError::Shutdown, NotAcquired::Shutdown)
             }
             End::Abandoned => (LockError::Shutdown, NotAcquired::Abandoned),
         };
-        let hooks = &self.inner.hooks;
+        let hooks = &self.engine.hooks;
         hooks.report(|hooks| hooks.not_acquired(self.options.label, waited, why));
         span::end(&self.span, waited, why.name());
         Err(error)
@@ -138,13 +137,13 @@ impl Acquisition {
     /// The local queue of permits does not contain their holders.
     fn queues(&self) -> &LocalQueues {
         match self.options.claim {
-            Claim::Exclusive => &self.inner.queues,
-            Claim::Permits { .. } => &self.inner.permit_queues,
+            Claim::Exclusive => &self.engine.queues,
+            Claim::Permits { .. } => &self.engine.permit_queues,
         }
     }
 
     fn waited(&self) -> Duration {
-        self.inner.clock.now().since(self.started)
+        self.engine.clock.now().since(self.started)
     }
 
     /// The time at which the acquisition stops waiting for other holders.
@@ -156,7 +155,7 @@ impl Acquisition {
     /// of zero, the server still gets time for one answer.
     fn answer_limit(&self) -> Moment {
         if self.options.wait.is_zero() {
-            self.started + self.inner.backend.properties().response_limit
+            self.started + self.engine.backend.properties().response_limit
         } else {
             self.wait_limit()
         }
@@ -166,9 +165,9 @@ impl Acquisition {
     /// time. This holds only if the acquisition spent its time behind other holders, and if the server
     /// answered the task that was first in the local queue.
     fn sent_too_late(&self, sent: Moment) -> bool {
-        let unanswered = self.inner.clock.now().since(sent);
+        let unanswered = self.engine.clock.now().since(sent);
         self.contended
-            && unanswered < self.inner.backend.properties().response_limit
+            && unanswered < self.engine.backend.properties().response_limit
             && !self.queues().is_failing(&self.options.name)
     }
 
@@ -176,7 +175,7 @@ impl Acquisition {
     /// request failed, or has no answer for longer than a healthy server takes, and half of this wait.
     fn server_is_silent(&self) -> bool {
         let (queues, name) = (self.queues(), &self.options.name);
-        let silence = |sent| self.inner.clock.now().since(sent);
+        let silence = |sent| self.engine.clock.now().since(sent);
         let patience = Some(USUAL_ANSWER.max(self.waited() / 2));
         queues.is_failing(name) || queues.asked(name).map(silence) >= patience
     }
@@ -196,7 +195,7 @@ impl Acquisition {
             biased;
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             turn = waiter.turn() => Ok(turn),
-            () = self.inner.clock.sleep_until(self.wait_limit()) => {
+            () = self.engine.clock.sleep_until(self.wait_limit()) => {
                 if self.server_is_silent() {
                     let cause = "the server did not answer the first task in the local queue";
                     Err(End::Unavailable(BackendError::transient(cause)))
@@ -208,9 +207,9 @@ impl Acquisition {
     }
 
     /// Asks the server until it grants the lock or the wait limit has passed.
-    async fn acquire_on_server(&mut self, turn: Turn) -> Result<AnyGuard, End> {
+    async fn acquire_on_server(&mut self, turn: Turn) -> Result<Arc<Hold>, End> {
         let nonce = Nonce::random();
-        let mut contender = self.inner.backend.contender(Request {
+        let mut contender = self.engine.backend.contender(Request {
             name: Arc::clone(&self.options.name),
             nonce,
             lease: self.options.lease,
@@ -219,8 +218,8 @@ impl Acquisition {
         let end = match self.contend(contender.as_mut(), &turn).await {
             Ok((grant, sent)) => {
                 let unclear = contender.has_unanswered_attempt();
-                match self.create_guard(self.to_release(nonce, unclear), grant, sent, turn) {
-                    Ok(guard) => return Ok(guard),
+                match self.create_hold(self.to_release(nonce, unclear), grant, sent, turn) {
+                    Ok(hold) => return Ok(hold),
                     Err(turn) => {
                         self.release(self.to_release(nonce, unclear), turn, None);
                         let cause = "the grant arrived when its lease had almost expired";
@@ -247,11 +246,11 @@ impl Acquisition {
         }
         let (done, is_done) = oneshot::channel();
         self.release(request, turn, Some(done));
-        let now = self.inner.clock.now();
+        let now = self.engine.clock.now();
         tokio::select! {
             biased;
             _ = is_done => {}
-            () = self.inner.clock.sleep_until(now + USUAL_ANSWER) => {}
+            () = self.engine.clock.sleep_until(now + USUAL_ANSWER) => {}
         }
     }
 
@@ -263,13 +262,13 @@ impl Acquisition {
         let mut backoff = Backoff::default();
         let mut last_failure = None;
         loop {
-            let sent = self.inner.clock.now();
+            let sent = self.engine.clock.now();
             turn.ask(sent);
             let answer = tokio::select! {
                 biased;
                 () = self.abandoned.cancelled() => return Err(End::Abandoned),
                 answer = contender.attempt() => answer,
-                () = self.inner.clock.sleep_until(self.answer_limit()) => {
+                () = self.engine.clock.sleep_until(self.answer_limit()) => {
                     if last_failure.is_none() && self.sent_too_late(sent) {
                         return Err(End::Busy);
                     }
@@ -304,7 +303,7 @@ impl Acquisition {
         contender: &mut dyn Contender,
         ask_again: Option<Duration>,
     ) -> Result<Option<BackendError>, End> {
-        let now = self.inner.clock.now();
+        let now = self.engine.clock.now();
         if now >= self.wait_limit() {
             return Err(End::Busy);
         }
@@ -313,7 +312,7 @@ impl Acquisition {
             biased;
             () = self.abandoned.cancelled() => Err(End::Abandoned),
             woken = contender.wait() => Ok(woken.err()),
-            () = self.inner.clock.sleep_until(again.min(self.wait_limit())) => {
+            () = self.engine.clock.sleep_until(again.min(self.wait_limit())) => {
                 if again >= self.wait_limit() { Err(End::Busy) } else { Ok(None) }
             }
         }
@@ -322,7 +321,7 @@ impl Acquisition {
     /// Pauses after an error, or ends the acquisition if the error is permanent or no time is left. With a
     /// wait limit of zero, a refusal is the one answer that the server gets time for.
     async fn pause(&self, error: BackendError, backoff: &mut Backoff) -> Result<BackendError, End> {
-        let again = self.inner.clock.now() + backoff.next();
+        let again = self.engine.clock.now() + backoff.next();
         let is_final = error.is_permanent()
             || (self.options.wait.is_zero() && error.is_refusal() && !error.may_pass_at_once());
         if is_final || again >= self.answer_limit() {
@@ -332,35 +331,35 @@ impl Acquisition {
         tokio::select! {
             biased;
             () = self.abandoned.cancelled() => Err(End::Abandoned),
-            () = self.inner.clock.sleep_until(again) => Ok(error),
+            () = self.engine.clock.sleep_until(again) => Ok(error),
         }
     }
 
-    /// Turns a grant into a guard. Fails if the grant arrived too late to be valid.
-    fn create_guard(
+    /// Turns a grant into a hold with one guard. Fails if the grant arrived too late to be valid.
+    fn create_hold(
         &self,
         release: ReleaseRequest,
         grant: Grant,
         sent: Moment,
         turn: Turn,
-    ) -> Result<AnyGuard, Turn> {
-        let now = self.inner.clock.now();
+    ) -> Result<Arc<Hold>, Turn> {
+        let now = self.engine.clock.now();
         if now >= self.options.valid_until(sent, grant.lease, now) {
             return Err(turn);
         }
         // Other tasks of this process may have permits at the same time.
         let turn = (self.options.claim == Claim::Exclusive).then_some(turn);
         let renewal = sent + grant.lease / 3;
-        let inner = Arc::clone(&self.inner);
-        let hold = Hold::new(inner, self.options.clone(), release, grant, sent, turn);
+        let engine = Arc::clone(&self.engine);
+        let hold = Hold::new(engine, self.options.clone(), release, grant, sent, turn);
         let hold = Arc::new(hold);
-        self.inner.watchdog.insert(&hold, renewal);
+        self.engine.watchdog.insert(&hold, renewal);
         let waited = self.waited();
-        let hooks = &self.inner.hooks;
+        let hooks = &self.engine.hooks;
         hooks.report(|hooks| hooks.acquired(self.options.label, waited, self.contended));
         let outcome = if self.contended { "contended" } else { "free" };
         span::end(&self.span, waited, outcome);
-        Ok(LockGuard::new(hold))
+        Ok(hold)
     }
 
     /// The request that will release this acquisition.
@@ -374,7 +373,7 @@ impl Acquisition {
     }
 
     fn release(&self, request: ReleaseRequest, turn: Turn, done: Option<Done>) {
-        self.inner.release(ReleaseJob {
+        self.engine.release(ReleaseJob {
             request,
             lease: self.options.lease,
             not_before: None,
@@ -390,6 +389,6 @@ impl Acquisition {
             Ok(Attempt::Busy { .. }) => AttemptOutcome::Busy,
             Ok(Attempt::TooFewPermits { .. }) | Err(_) => AttemptOutcome::Failed,
         };
-        (self.inner.hooks).report(|hooks| hooks.attempted(self.options.label, outcome));
+        (self.engine.hooks).report(|hooks| hooks.attempted(self.options.label, outcome));
     }
 }

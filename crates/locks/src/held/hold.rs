@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::api::builder::{Options, possible_lease};
-use crate::api::guard::LockState;
-use crate::api::manager::Inner;
 use crate::backend::{Grant, ReleaseRequest, Renewal, Renewed};
+use crate::held::engine::Engine;
+use crate::held::options::{Options, possible_lease};
 use crate::held::queue::Turn;
 use crate::held::release::{HoldMetrics, ReleaseJob};
 use crate::shared::clock::Moment;
@@ -19,7 +18,7 @@ use crate::shared::error::{BackendError, LockError, LostReason};
 
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) id: u64,
     /// The request that will release the lock.
     pub(crate) release: ReleaseRequest,
@@ -42,6 +41,18 @@ struct State {
     turn: Option<Turn>,
 }
 
+/// The state of a lock as far as the guard knows without asking the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockState {
+    /// The lock is held, and the last renewal succeeded.
+    Held,
+    /// The lock is held until [`LockGuard::valid_until`](crate::LockGuard::valid_until), but the last renewal got no answer.
+    Suspect,
+    /// The lock is no longer held. This is final.
+    Lost(LostReason),
+}
+
 /// Why a lock is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenewalKind {
@@ -57,17 +68,17 @@ pub(crate) enum RenewalKind {
 impl Hold {
     /// Creates a hold with one guard, from a grant whose request was sent at `sent`.
     pub(crate) fn new(
-        inner: Arc<Inner>,
+        engine: Arc<Engine>,
         options: Options,
         release: ReleaseRequest,
         grant: Grant,
         sent: Moment,
         turn: Option<Turn>,
     ) -> Self {
-        let acquired_at = inner.clock.now();
+        let acquired_at = engine.clock.now();
         let valid_until = options.valid_until(sent, grant.lease, acquired_at);
         Self {
-            id: inner.next_hold_id(),
+            id: engine.next_hold_id(),
             release,
             acquired_at,
             state: Mutex::new(State {
@@ -81,7 +92,7 @@ impl Hold {
             ended: watch::Sender::new(None),
             grant,
             options,
-            inner,
+            engine,
         }
     }
 
@@ -101,7 +112,7 @@ impl Hold {
     /// Adds the request and the name of this lock to an error of the back end.
     pub(crate) fn unavailable(&self, operation: &str, error: BackendError) -> LockError {
         let request = format!("{operation} {:?}", self.name());
-        LockError::Unavailable(error.with_request(self.inner.backend.properties().name, request))
+        self.engine.failed(request, error)
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
@@ -109,7 +120,7 @@ impl Hold {
     }
 
     pub(crate) fn held_for(&self) -> Duration {
-        self.inner.clock.now().since(self.acquired_at)
+        self.engine.clock.now().since(self.acquired_at)
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<LostReason>> {
@@ -126,7 +137,7 @@ impl Hold {
             state.valid_until
         };
         // The watchdog's timer may be late, so compare the clock too.
-        (self.inner.clock.now() >= deadline).then(|| self.end_at_deadline())
+        (self.engine.clock.now() >= deadline).then(|| self.end_at_deadline())
     }
 
     pub(crate) fn lock_state(&self) -> LockState {
@@ -211,7 +222,7 @@ impl Hold {
                 state.suspect = true;
                 drop(state);
                 // This leaves time for several more attempts before the deadline.
-                (!keeps_pace).then(|| self.inner.clock.now() + self.grant.lease / 20)
+                (!keeps_pace).then(|| self.engine.clock.now() + self.grant.lease / 20)
             }
         }
     }
@@ -251,7 +262,7 @@ impl Hold {
             Err(earlier) => return earlier,
         };
         let held = self.held_for();
-        let hooks = &self.inner.hooks;
+        let hooks = &self.engine.hooks;
         hooks.report(|hooks| hooks.lost(self.label(), held, reason));
         tracing::warn!(
             lock = %self.name(), token = self.token(), ?held, reason = reason.name(),
@@ -268,13 +279,13 @@ impl Hold {
         }
         // The margin is the time that running work has to stop.
         let margin = self.options.margin(self.grant.lease);
-        let not_before = (!is_gone).then(|| self.inner.clock.now() + margin);
-        self.inner.release(self.to_release(turn, not_before, None));
+        let not_before = (!is_gone).then(|| self.engine.clock.now() + margin);
+        self.engine.release(self.to_release(turn, not_before, None));
         reason
     }
 
     /// Ends the hold. Fails with the earlier reason if it has already ended.
-    pub(crate) fn end(&self, reason: LostReason) -> Result<Option<Turn>, LostReason> {
+    fn end(&self, reason: LostReason) -> Result<Option<Turn>, LostReason> {
         let turn = {
             let mut state = self.state();
             if let Some(earlier) = state.ended {
@@ -284,18 +295,41 @@ impl Hold {
             state.turn.take()
         };
         self.ended.send_replace(Some(reason));
-        self.inner.watchdog.remove(self.id);
+        self.engine.watchdog.remove(self.id);
         Ok(turn)
     }
 
+    /// Ends the hold and returns its release. Fails if the lock was lost first.
+    pub(crate) fn end_release(&self) -> Result<ReleaseJob, LostReason> {
+        let turn = self.end(LostReason::Released)?;
+        let metrics = HoldMetrics {
+            label: self.label(),
+            held_for: self.held_for(),
+        };
+        Ok(self.to_release(turn, None, Some(metrics)))
+    }
+
+    /// Removes a guard. If it was the last one, releases the lock in the background, unless it was lost.
+    /// Returns whether it is released.
+    pub(crate) fn abandon(&self) -> bool {
+        if self.remove_guard() != Ok(true) {
+            return false;
+        }
+        let Ok(job) = self.end_release() else {
+            return false;
+        };
+        self.engine.release(job);
+        true
+    }
+
     /// The release of an ended hold. If `metrics` is given, it also reports the end to the hooks.
-    pub(crate) fn to_release(
+    fn to_release(
         &self,
         turn: Option<Turn>,
         not_before: Option<Moment>,
         metrics: Option<HoldMetrics>,
     ) -> ReleaseJob {
-        let remaining = self.valid_until().since(self.inner.clock.now());
+        let remaining = self.valid_until().since(self.engine.clock.now());
         ReleaseJob {
             request: self.release.clone(),
             lease: remaining.max(self.grant.lease),

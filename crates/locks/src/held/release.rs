@@ -5,16 +5,25 @@
 //! [`LockGuard::release`](crate::LockGuard::release) runs it until the first answer. All others run as
 //! tasks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::backend::{Release, ReleaseRequest};
+use crate::backend::{Backend, Release, ReleaseRequest};
 use crate::held::queue::Turn;
-use crate::held::watchdog::WatchdogContext;
-use crate::shared::clock::Moment;
+use crate::shared::clock::{Clock, Moment};
 use crate::shared::error::LostReason;
+use crate::shared::metrics::Hooks;
 use crate::shared::retry::Backoff;
+
+/// What the watchdog and the releases need.
+#[derive(Debug, Clone)]
+pub(crate) struct ReleaseContext {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) hooks: Hooks,
+}
 
 /// Receives the result of the first attempt to release a lock, or `None` if it failed.
 pub(crate) type Done = oneshot::Sender<Option<Result<(), LostReason>>>;
@@ -42,7 +51,7 @@ pub(crate) struct HoldMetrics {
 }
 
 /// Releases a lock. Ends when the server has executed that, or after two leases.
-pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
+pub(crate) async fn run(context: ReleaseContext, job: ReleaseJob) {
     let ReleaseJob {
         request,
         lease,
@@ -114,7 +123,7 @@ pub(crate) async fn run(context: WatchdogContext, job: ReleaseJob) {
 
 /// Reports a hold to the hooks as released or as lost.
 fn report(
-    context: &WatchdogContext,
+    context: &ReleaseContext,
     name: &str,
     metrics: Option<HoldMetrics>,
     outcome: Result<(), LostReason>,

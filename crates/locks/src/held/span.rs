@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::field::{Empty, debug};
 use tracing::{Span, debug_span};
 
-use crate::api::builder::Options;
+use crate::held::options::Options;
 
 pub(crate) fn acquisition(options: &Options) -> Span {
     debug_span!(

@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, Claim, Nudge, Renewal, Renewed};
+use crate::backend::{Claim, Nudge, Renewal, Renewed};
 use crate::held::hold::{Hold, RenewalKind};
-use crate::shared::clock::{Clock, Moment};
+use crate::held::release::ReleaseContext;
+use crate::shared::clock::Moment;
 use crate::shared::error::LostReason;
-use crate::shared::metrics::Hooks;
 
 /// The maximum number of locks per renewal request.
 const BATCH: usize = 100;
@@ -51,14 +51,6 @@ struct DueTimes {
 enum Due {
     Deadline,
     Renewal,
-}
-
-/// What the watchdog and the releases need.
-#[derive(Debug, Clone)]
-pub(crate) struct WatchdogContext {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hooks: Hooks,
 }
 
 impl Watchdog {
@@ -150,7 +142,7 @@ impl Watchdog {
     /// `closed` is cancelled.
     pub(crate) async fn run(
         self: Arc<Self>,
-        context: WatchdogContext,
+        context: ReleaseContext,
         stopped: CancellationToken,
         closed: CancellationToken,
     ) {
@@ -187,7 +179,7 @@ impl Watchdog {
 
     fn renew_all(
         self: &Arc<Self>,
-        context: &WatchdogContext,
+        context: &ReleaseContext,
         holds: &[Arc<Hold>],
         kind: RenewalKind,
     ) {
@@ -200,7 +192,7 @@ impl Watchdog {
     /// lease, which leaves time for another attempt.
     async fn renew(
         self: Arc<Self>,
-        context: WatchdogContext,
+        context: ReleaseContext,
         batch: Vec<Arc<Hold>>,
         kind: RenewalKind,
     ) {
@@ -345,7 +337,7 @@ mod tests {
         let builder = LockManager::builder(server.client()).clock(TokioClock::new());
         let manager = builder.lease(LEASE).build();
         let guard = manager.lock("a").max_renewals(0).acquire().await.unwrap();
-        let watchdog = &manager.inner().watchdog;
+        let watchdog = &manager.engine().watchdog;
         let hold = watchdog.all().remove(0);
         let stale = watchdog.schedule().holds[&hold.id].1;
         guard.extend(LEASE * 2).await.unwrap();

@@ -4,8 +4,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-use crate::backend::Nudge;
-
 /// The registered managers. One that is dropped without a shutdown no longer counts.
 #[derive(Debug, Default)]
 pub(crate) struct Managers(Mutex<Vec<Weak<Notify>>>);
@@ -36,5 +34,16 @@ impl Managers {
         let mut managers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         managers.retain(|manager| manager.strong_count() > 0);
         managers
+    }
+}
+
+/// Makes a manager renew all of its locks now. It is cheap and never blocks.
+#[derive(Debug, Clone)]
+pub struct Nudge(pub(crate) Arc<Notify>);
+
+impl Nudge {
+    /// Starts the renewals.
+    pub fn renew_now(&self) {
+        self.0.notify_one();
     }
 }

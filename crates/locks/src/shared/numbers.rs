@@ -5,41 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use crate::shared::clock::Moment;
 use crate::shared::error::BackendError;
 use crate::shared::nonce::Nonce;
-use crate::shared::sealed::Sealed;
-use crate::shared::token::Token;
 use crate::shared::topics::Topics;
 
 /// The fewest numbers at which the table looks for expired ones.
 const PRUNE_FROM: usize = 64;
-
-/// The numbers of a lock server. A number that does not exist is zero.
-///
-/// Every method may be dropped at any await point. A change may be executed nevertheless.
-#[async_trait]
-pub trait Numbers: Sealed + Send + Sync {
-    /// Changes a number. If the same request is repeated, it is executed once.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the number was changed, or if the change is impossible.
-    async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError>;
-
-    /// Returns the number. With `other_than`, first waits while it is that; the wait may end early.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer.
-    async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError>;
-
-    /// Returns the tokens of all holders of [permits](crate::backend::Claim::Permits) of this name.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer.
-    async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError>;
-}
 
 /// Identifies a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

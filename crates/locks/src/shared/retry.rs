@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::backend::Backend;
 use crate::shared::clock::Clock;
 use crate::shared::error::BackendError;
 
@@ -51,10 +50,10 @@ impl Backoff {
     }
 }
 
-/// Repeats a request until it is executed, for twice the response limit of the back end. Returns the last
+/// Repeats a request until it is executed, for twice the response limit. Returns the last
 /// error after that, and a permanent one at once.
 pub(crate) async fn until_executed<T, F>(
-    backend: &dyn Backend,
+    limit: Duration,
     clock: &dyn Clock,
     mut request: impl FnMut() -> F + Send,
 ) -> Result<T, BackendError>
@@ -62,7 +61,7 @@ where
     T: Send,
     F: Future<Output = Result<T, BackendError>> + Send,
 {
-    let until = clock.now() + backend.properties().response_limit * 2;
+    let until = clock.now() + limit * 2;
     let mut backoff = Backoff::default();
     loop {
         let answer = tokio::select! {

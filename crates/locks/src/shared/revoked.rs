@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::api::admin::LockView;
-use crate::backend::{Release, Renewal, Renewed};
+use crate::claims::LockView;
+use crate::claims::{Release, Renewal, Renewed};
 use crate::shared::clock::Moment;
 use crate::shared::error::LostReason;
 use crate::shared::nonce::{Nonce, REMEMBERED};

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::api::admin::{Claimant, LockView};
-use crate::backend::{Attempt, Renewal};
+use crate::claims::{Attempt, Renewal};
+use crate::claims::{Claimant, LockView};
 use crate::shared::clock::Moment;
 use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;

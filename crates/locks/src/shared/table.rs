@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::api::admin::{Claimant, LockView};
-use crate::backend::Renewal;
+use crate::claims::Renewal;
+use crate::claims::{Claimant, LockView};
 use crate::shared::clock::Moment;
 use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;

@@ -7,7 +7,7 @@ use std::future::{pending, ready};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rstest::rstest;
-use stocklock_locks::backend::Backend as _;
+use stocklock_locks::backend::Admin as _;
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::redis::FENCED_COMMAND;
 use stocklock_locks::{LockError, LockGuard, LockManager, LostReason};

@@ -96,7 +96,7 @@ impl Barrier {
     /// # Cancel safety
     /// The future may be dropped at any point. The place is given back in the background.
     pub async fn enter(&self, limit: Duration) -> Result<Party, LockError> {
-        let clock = &self.gate.manager.inner().clock;
+        let clock = &self.gate.manager.engine().clock;
         let started = clock.now();
         let guard = self.place.clone().wait(limit).acquire().await?;
         let rest = limit.saturating_sub(clock.now().since(started));
@@ -207,7 +207,7 @@ impl Party {
             guard,
             gate,
         } = self;
-        let clock = &barrier.gate.manager.inner().clock;
+        let clock = &barrier.gate.manager.engine().clock;
         let until = clock.now() + limit;
         if let ReleaseOutcome::AlreadyLost { reason, .. } = guard.release().await {
             return Err(LockError::Lost { reason });

@@ -3,13 +3,17 @@
 use async_trait::async_trait;
 
 use super::{MemoryBackend, Question};
-use crate::api::admin::{Admin, LockView};
-use crate::backend::Claim;
+use crate::backend::{Admin, Claim};
+use crate::claims::LockView;
 use crate::shared::error::BackendError;
 use crate::shared::nonce::Nonce;
 
 #[async_trait]
 impl Admin for MemoryBackend {
+    async fn ping(&self) -> Result<(), BackendError> {
+        self.ask(Question::Ping, |_| ()).await
+    }
+
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
         let name = name.to_owned();
         self.ask(Question::Read, move |server| server.inspect(&name, claim))

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 
 use super::{MemoryBackend, Question};
 use crate::backend::{Changed, NumberKey, NumberRequest, Numbers};
-use crate::shared::error::BackendError;
-use crate::shared::nonce::REMEMBERED;
+use crate::shared::error::{BackendError, LostReason};
+use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::token::Token;
 
 impl MemoryBackend {
@@ -20,6 +20,21 @@ impl MemoryBackend {
 
 #[async_trait]
 impl Numbers for MemoryBackend {
+    async fn reduce(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
+        let name = name.to_owned();
+        self.ask(Question::Reduce, move |server| {
+            let now = server.clock.now();
+            let is_held = server.shares.reduce(now, &name, nonce, keep);
+            (!is_held).then(|| server.revoked.reason(now, nonce))
+        })
+        .await
+    }
+
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
         let request = request.clone();
         self.ask(Question::Change, move |server| {

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
-use crate::api::admin::LockView;
-use crate::api::periodic::Periods;
 use crate::backend::Claim;
+use crate::claims::LockView;
 use crate::shared::clock::Clock;
 use crate::shared::managers::Managers;
 use crate::shared::nonce::Nonce;
 use crate::shared::numbers::NumberTable;
+use crate::shared::periods::PeriodTable;
 use crate::shared::revoked::Revoked;
 use crate::shared::shares::Shares;
 use crate::shared::table::Table;
@@ -63,7 +63,7 @@ pub(super) struct Server {
     pub(super) table: Table,
     pub(super) shares: Shares,
     pub(super) revoked: Revoked,
-    pub(super) periods: Periods,
+    pub(super) periods: PeriodTable,
     pub(super) numbers: NumberTable,
     pub(super) clock: Arc<dyn Clock>,
     /// Locked while a request is executed: requests are executed one at a time.
@@ -95,7 +95,7 @@ impl MemoryServer {
             table: Table::default(),
             shares: Shares::default(),
             revoked: Revoked::default(),
-            periods: Periods::default(),
+            periods: PeriodTable::default(),
             numbers: NumberTable::default(),
             clock: Arc::new(clock),
             executing: Mutex::default(),

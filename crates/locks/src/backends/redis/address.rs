@@ -9,11 +9,12 @@ use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, RedisResult, Role, TlsMode,
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError,
+    RedisResult, Role, TlsMode,
 };
 
 use super::cluster::Nodes;
+use super::hosts::{parse_hosts, split_path};
 
 /// The port of a sentinel whose address has none.
 const SENTINEL_PORT: &str = "26379";
@@ -122,36 +123,6 @@ impl Sentinels {
         }
         builder.build()?.async_get_client().await
     }
-}
-
-/// Splits what follows the scheme at the first `/` after the password.
-pub(super) fn split_path(rest: &str) -> (&str, &str) {
-    let hosts = rest.rfind('@').unwrap_or(0);
-    let end = rest[hosts..].find('/').map_or(rest.len(), |at| hosts + at);
-    (&rest[..end], rest.get(end + 1..).unwrap_or(""))
-}
-
-/// Parses `[user:password@]host[:port],…`. All servers have the same user, password and database.
-pub(super) fn parse_hosts(
-    scheme: &str,
-    hosts: &str,
-    port: &str,
-    database: &str,
-) -> RedisResult<Vec<ConnectionInfo>> {
-    let (user, hosts) = match hosts.rsplit_once('@') {
-        Some((user, hosts)) => (format!("{user}@"), hosts),
-        None => (String::new(), hosts),
-    };
-    let parse = |host: &str| {
-        let has_port = host
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| !port.ends_with(']'));
-        let port = if has_port { "" } else { port };
-        let colon = if has_port { "" } else { ":" };
-        let url = format!("{scheme}://{user}{host}{colon}{port}/{database}");
-        url.into_connection_info()
-    };
-    hosts.split(',').map(parse).collect()
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 
 use super::scripts::Script;
 use super::{Redis, RedisBackend, milliseconds};
-use crate::api::admin::{Admin, Claimant, LockView};
-use crate::backend::Claim;
+use crate::backend::{Admin, Claim};
+use crate::claims::{Claimant, LockView};
 use crate::shared::error::BackendError;
 use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::token::Token;
@@ -160,6 +160,10 @@ impl Redis {
 
 #[async_trait]
 impl Admin for RedisBackend {
+    async fn ping(&self) -> Result<(), BackendError> {
+        self.0.servers.ping().await
+    }
+
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
         match claim {
             Claim::Exclusive => self.0.inspect_lock(name).await,

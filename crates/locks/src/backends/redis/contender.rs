@@ -9,10 +9,9 @@ use async_trait::async_trait;
 use super::Redis;
 use super::connection::backend_error;
 use super::wakeups::Subscription;
-use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
+use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request, Sealed};
 use crate::shared::error::{BackendError, was_answered};
 use crate::shared::retry::jittered;
-use crate::shared::sealed::Sealed;
 use crate::shared::token::Token;
 
 pub(super) struct RedisContender {

@@ -12,8 +12,8 @@ use tokio::time::sleep;
 use super::scripts::Script;
 use super::{Redis, RedisBackend, milliseconds};
 use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
-use crate::shared::error::BackendError;
-use crate::shared::nonce::REMEMBERED;
+use crate::shared::error::{BackendError, LostReason};
+use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::retry::jittered;
 use crate::shared::token::Token;
 
@@ -103,6 +103,15 @@ impl Redis {
 
 #[async_trait]
 impl Numbers for RedisBackend {
+    async fn reduce(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
+        self.0.reduce_permits(name, nonce, keep).await
+    }
+
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
         let NumberRequest {
             key, nonce, keep, ..

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use super::connections::Use;
 use super::session::{Stored, revocation};
 use super::{Sql, SqlBackend, escaped};
-use crate::api::admin::{Admin, Claimant, LockView};
-use crate::backend::Claim;
+use crate::backend::{Admin, Claim};
+use crate::claims::{Claimant, LockView};
 use crate::shared::error::BackendError;
 use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;
@@ -47,6 +47,12 @@ impl Sql {
 
 #[async_trait]
 impl Admin for SqlBackend {
+    async fn ping(&self) -> Result<(), BackendError> {
+        let connected = self.0.connected(Use::Urgent).await?;
+        let ping = self.0.connections.send(connected, |session| session.ping());
+        ping.await
+    }
+
     async fn inspect(&self, name: &str, _: Claim) -> Result<LockView, BackendError> {
         let stored = self.0.read(name).await?;
         let mut view = LockView::default();

@@ -10,10 +10,9 @@ use super::Sql;
 use super::connections::Use;
 use super::session::Ask;
 use super::wakeups::Subscription;
-use crate::backend::{Attempt, Contender, Fence, Fencing, Grant, Request};
+use crate::backend::{Attempt, Contender, Fence, Fencing, Grant, Request, Sealed};
 use crate::shared::error::{BackendError, was_answered};
 use crate::shared::retry::jittered;
-use crate::shared::sealed::Sealed;
 use crate::shared::token::Token;
 
 /// The first and the longest interval at which a waiter asks again, if the database cannot wake it.

@@ -17,8 +17,8 @@ use super::places::Place;
 use super::session::{Session, backend_error};
 use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
-use crate::api::admin::{Admin, Claimant, LockView};
-use crate::backend::Claim;
+use crate::backend::{Admin, Claim};
+use crate::claims::{Claimant, LockView};
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::token::Token;
@@ -173,6 +173,21 @@ async fn forget(session: &Session, directory: &str, now: i64) -> Result<(), Erro
 
 #[async_trait]
 impl Admin for ZooKeeperBackend {
+    async fn ping(&self) -> Result<(), BackendError> {
+        let session = self.0.sessions.connected().await?;
+        // The leader answers a sync. A server without a quorum fails here, as it should. No right is
+        // needed for that, so this also reads what each acquisition reads.
+        let source = format!("{}/.source", self.0.sessions.root);
+        let (synced, read) = tokio::join!(
+            session.sync(),
+            session.ask(session.client.get_data(&source)),
+        );
+        match synced.and(read.map(drop)) {
+            Ok(()) | Err(Error::NoNode) => Ok(()),
+            Err(error) => Err(backend_error(error)),
+        }
+    }
+
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
         let session = self.0.sessions.connected().await?;
         let now = session.time(&self.0.revoked()).await;

@@ -11,10 +11,10 @@ use super::names::{in_order, nonce_prefix, place_prefix, share};
 use super::places::Place;
 use super::session::{Health, Session, backend_error, disconnected};
 use super::turn::{Turn, turn};
-use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request};
+use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Release, Request, Sealed};
 use crate::shared::clock::Moment;
-use crate::shared::error::BackendError;
-use crate::shared::sealed::Sealed;
+use crate::shared::error::{BackendError, LostReason};
+use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;
 
 /// How often to retry if the server removes the directory before the place is created in it.
@@ -327,5 +327,35 @@ pub(super) async fn remove_unused(place: &Place) -> Result<(), BackendError> {
     {
         Ok(()) | Err(Error::NoNode | Error::NotEmpty | Error::SessionExpired) => Ok(()),
         Err(error) => Err(backend_error(error)),
+    }
+}
+
+impl ZooKeeper {
+    /// Deletes a place.
+    pub(super) async fn delete(
+        &self,
+        nonce: Nonce,
+        mut place: Place,
+    ) -> Result<Release, BackendError> {
+        if place.node.is_none() {
+            let prefix = nonce_prefix(nonce);
+            let found = find(&place, &prefix).await;
+            place.node = found.map_err(backend_error)?;
+        }
+        let Some(path) = place.path() else {
+            let removed = remove_unused(&place).await;
+            return removed.map(|()| Release::NotHeld(LostReason::Stolen));
+        };
+        // Record this before the request, because this future may be dropped.
+        self.places
+            .change(nonce, |known| known.deletion_unclear = true);
+        let session = &place.session;
+        match session.write(session.client.delete(&path, None)).await {
+            Ok(()) => Ok(Release::Released),
+            Err(Error::NoNode) if place.deletion_unclear => Ok(Release::Released),
+            Err(Error::NoNode) => Ok(Release::NotHeld(self.reason(session, nonce).await)),
+            Err(Error::SessionExpired) => Ok(Release::NotHeld(LostReason::SessionExpired)),
+            Err(error) => Err(backend_error(error)),
+        }
     }
 }

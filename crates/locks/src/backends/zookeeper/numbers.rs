@@ -17,7 +17,8 @@ use super::session::{Session, backend_error};
 use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
 use crate::backend::{Change, Changed, Claim, NumberKey, NumberRequest, Numbers};
-use crate::shared::error::BackendError;
+use crate::shared::error::{BackendError, LostReason};
+use crate::shared::nonce::Nonce;
 use crate::shared::numbers::Replaced;
 use crate::shared::token::Token;
 
@@ -200,6 +201,29 @@ impl ZooKeeper {
 
 #[async_trait]
 impl Numbers for ZooKeeperBackend {
+    async fn reduce(
+        &self,
+        _: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
+        let place = self.0.places.get(nonce);
+        let Some((path, place)) = place.and_then(|place| Some((place.path()?, place))) else {
+            return Ok(Some(LostReason::Stolen));
+        };
+        let session = &place.session;
+        let keep = keep.to_string();
+        let write = session.client.set_data(&path, keep.as_bytes(), None);
+        let reason = match session.write(write).await {
+            Ok(_) => return Ok(None),
+            Err(Error::NoNode) => self.0.reason(session, nonce).await,
+            Err(Error::SessionExpired) => LostReason::SessionExpired,
+            Err(error) => return Err(backend_error(error)),
+        };
+        self.0.places.remove(nonce);
+        Ok(Some(reason))
+    }
+
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
         let session = self.0.sessions.connected().await?;
         let path = self.0.number_path(&request.key);

@@ -3,12 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zookeeper_client::Error;
-
-use super::session::{Session, backend_error};
-use super::{ZooKeeper, contender, names};
-use crate::backend::Release;
-use crate::shared::error::{BackendError, LostReason};
+use super::session::Session;
 use crate::shared::nonce::Nonce;
 
 #[derive(Debug, Default)]
@@ -64,35 +59,5 @@ impl Places {
 
     fn places(&self) -> MutexGuard<'_, HashMap<Nonce, Place>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ZooKeeper {
-    /// Deletes a place.
-    pub(super) async fn delete(
-        &self,
-        nonce: Nonce,
-        mut place: Place,
-    ) -> Result<Release, BackendError> {
-        if place.node.is_none() {
-            let prefix = names::nonce_prefix(nonce);
-            let found = contender::find(&place, &prefix).await;
-            place.node = found.map_err(backend_error)?;
-        }
-        let Some(path) = place.path() else {
-            let removed = contender::remove_unused(&place).await;
-            return removed.map(|()| Release::NotHeld(LostReason::Stolen));
-        };
-        // Record this before the request, because this future may be dropped.
-        self.places
-            .change(nonce, |known| known.deletion_unclear = true);
-        let session = &place.session;
-        match session.write(session.client.delete(&path, None)).await {
-            Ok(()) => Ok(Release::Released),
-            Err(Error::NoNode) if place.deletion_unclear => Ok(Release::Released),
-            Err(Error::NoNode) => Ok(Release::NotHeld(self.reason(session, nonce).await)),
-            Err(Error::SessionExpired) => Ok(Release::NotHeld(LostReason::SessionExpired)),
-            Err(error) => Err(backend_error(error)),
-        }
     }
 }

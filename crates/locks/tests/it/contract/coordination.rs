@@ -268,7 +268,7 @@ pub(super) async fn shutdown_ends_waits_for_participants(rig: &impl TokenRig) {
 /// The server gets a request again, also after other changes. It answers as it did before.
 pub(super) async fn repeated_change_counts_once(rig: &(impl Faults + TokenRig)) {
     let (backend, other) = (rig.backend(), rig.manager());
-    let numbers = backend.numbers().unwrap();
+    let numbers = backend.extras().numbers.unwrap();
     let key = NumberKey {
         kind: "number",
         name: "hits".into(),

@@ -247,7 +247,7 @@ pub(super) async fn waiting_tasks_acquire_in_order_with_one_attempt_each(rig: &i
     // After a release without an answer, the next task may find the lock held, also after it has subscribed
     // and after the fallback.
     releases.retain(|release| !matches!(release, ReleaseOutcome::Released { .. }));
-    let repeated = match rig.backend().lookahead() {
+    let repeated = match rig.backend().properties().lookahead {
         0 => 3 * releases.len() as u64,
         _ => 50,
     };

@@ -2,7 +2,7 @@
 
 use stocklock_locks::LostReason;
 use stocklock_locks::backend::{
-    Attempt, Backend, Claim, Release, ReleaseRequest, Renewal, Renewed,
+    Admin as _, Attempt, Backend, Claim, Release, ReleaseRequest, Renewal, Renewed,
 };
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::assert_matches;
@@ -48,8 +48,7 @@ async fn locks_and_permits_are_freed_while_memory_is_full() {
     for claim in [Claim::Exclusive, Claim::READ] {
         let revoked = acquired(&rig, &backend, claim).await;
         run::<String>(&mut direct, "CONFIG SET maxmemory 1").await;
-        let admin = backend.admin().unwrap();
-        let revoke = admin.revoke("kept", revoked.nonce, claim).await;
+        let revoke = backend.revoke("kept", revoked.nonce, claim).await;
         assert!(revoke.unwrap(), "{claim:?}");
         run::<String>(&mut direct, "CONFIG SET maxmemory 0").await;
         let released = acquired(&rig, &backend, claim).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::super::address::{parse_hosts, split_path};
+use super::super::hosts::{parse_hosts, split_path};
 use super::Range;
 use futures_util::FutureExt;
 use futures_util::future::select_ok;

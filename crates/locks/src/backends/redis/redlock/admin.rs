@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use super::RedLockBackend;
 use super::node::Node;
 use super::quorum::{Answers, unanswered};
-use crate::api::admin::{Admin, Claimant, LockView};
-use crate::backend::Claim;
+use crate::backend::{Admin, Claim};
+use crate::claims::{Claimant, LockView};
 use crate::shared::error::BackendError;
 use crate::shared::nonce::Nonce;
 
@@ -35,6 +35,24 @@ fn counted(answers: &Answers<bool>) -> (usize, usize) {
 
 #[async_trait]
 impl Admin for RedLockBackend {
+    async fn ping(&self) -> Result<(), BackendError> {
+        let votes_in = |_, node: Arc<Node>| async move { node.votes_in().await };
+        let majority = self.0.majority();
+        let voters = |answers: &Answers<u64>| {
+            let votes = |answer: &&Option<_>| matches!(answer, Some(Ok(0)));
+            answers.iter().filter(votes).count()
+        };
+        let is_settled = |answers: &Answers<u64>| {
+            voters(answers) >= majority || voters(answers) + unanswered(answers) < majority
+        };
+        let answers = self.0.ask(votes_in, is_settled).await;
+        if voters(&answers) >= majority {
+            return Ok(());
+        }
+        let problem = |votes_in: &u64| (*votes_in > 0).then(|| self.0.restarted(*votes_in));
+        Err(self.0.too_few(voters(&answers), &answers, problem))
+    }
+
     /// Shows the client that has the votes of a majority. Those that collect votes are no waiters: each
     /// gives its votes back before it asks again.
     async fn inspect(&self, name: &str, _: Claim) -> Result<LockView, BackendError> {

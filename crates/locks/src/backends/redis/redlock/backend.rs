@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use super::RedLockBackend;
 use super::contender::QuorumContender;
 use super::node::{Ballot, Loss, Node};
-use super::quorum::{Answers, no, reason, unanswered, yes};
+use super::quorum::{Answers, no, reason, yes};
 use crate::backend::{
-    Admin, Backend, Contender, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request,
+    Backend, Contender, Extras, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
@@ -39,6 +39,8 @@ impl Fencing for RedLockBackend {
     type Token = ();
 }
 
+impl Sealed for RedLockBackend {}
+
 #[async_trait]
 impl Backend for RedLockBackend {
     fn properties(&self) -> Properties {
@@ -48,7 +50,12 @@ impl Backend for RedLockBackend {
             response_limit: self.0.limit * 6,
             session: None,
             max_lease: Some(self.0.max_lease),
+            lookahead: 0,
         }
+    }
+
+    fn extras(&self) -> Extras<'_> {
+        Extras::default()
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -128,10 +135,6 @@ impl Backend for RedLockBackend {
         }
     }
 
-    fn admin(&self) -> Option<&dyn Admin> {
-        Some(self)
-    }
-
     async fn verify(&self, _name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let Some(votes) = self.0.votes(nonce) else {
             return Ok(Some(LostReason::Stolen));
@@ -157,24 +160,6 @@ impl Backend for RedLockBackend {
             let usable = yes(&answers) + no(&answers);
             Err(self.0.too_few(usable, &answers, |_| None))
         }
-    }
-
-    async fn ping(&self) -> Result<(), BackendError> {
-        let votes_in = |_, node: Arc<Node>| async move { node.votes_in().await };
-        let majority = self.0.majority();
-        let voters = |answers: &Answers<u64>| {
-            let votes = |answer: &&Option<_>| matches!(answer, Some(Ok(0)));
-            answers.iter().filter(votes).count()
-        };
-        let is_settled = |answers: &Answers<u64>| {
-            voters(answers) >= majority || voters(answers) + unanswered(answers) < majority
-        };
-        let answers = self.0.ask(votes_in, is_settled).await;
-        if voters(&answers) >= majority {
-            return Ok(());
-        }
-        let problem = |votes_in: &u64| (*votes_in > 0).then(|| self.0.restarted(*votes_in));
-        Err(self.0.too_few(voters(&answers), &answers, problem))
     }
 
     fn attach(&self, nudge: Nudge) {

@@ -7,9 +7,8 @@ use async_trait::async_trait;
 
 use super::node::{Ballot, Loss, Node, Vote};
 use super::quorum::{Answers, Quorum, Votes, unanswered};
-use crate::backend::{Attempt, Contender, Grant, Request};
+use crate::backend::{Attempt, Contender, Grant, Request, Sealed};
 use crate::shared::error::{BackendError, was_answered};
-use crate::shared::sealed::Sealed;
 
 /// The longest time until a waiter asks again, first and after several attempts. It is random, so that
 /// clients that split the votes do not meet again.
