@@ -1,5 +1,6 @@
 //! The lock servers, and the back ends without a server.
 
+mod in_process;
 pub mod local;
 pub mod memory;
 #[cfg(feature = "redis")]

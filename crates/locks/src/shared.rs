@@ -5,6 +5,7 @@ pub mod clock;
 pub(crate) mod error;
 #[cfg(any(feature = "redis", feature = "zookeeper"))]
 pub(crate) mod link;
+pub(crate) mod lock;
 pub(crate) mod managers;
 pub mod metrics;
 pub(crate) mod nonce;
@@ -15,5 +16,6 @@ pub(crate) mod revoked;
 pub(crate) mod shares;
 pub(crate) mod source;
 pub(crate) mod table;
+pub(crate) mod tables;
 pub(crate) mod token;
 pub(crate) mod topics;

@@ -10,28 +10,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-use crate::backend::{
-    Attempt, Backend, Claim, Contender, Extras, Fence, Fencing, Grant, Nudge, Periods, Properties,
-    Release, ReleaseRequest, Renewal, Renewed, Request, Sealed,
-};
+use super::in_process::InProcess;
+pub use super::in_process::Question;
+use crate::backend::{Claim, Nudge};
 use crate::shared::clock::Clock;
-use crate::shared::error::{BackendError, LostReason, was_answered};
+use crate::shared::error::BackendError;
 use crate::shared::managers::Managers;
-use crate::shared::nonce::Nonce;
-use crate::shared::shares::{Denied, Wanted};
+use crate::shared::nonce::REMEMBERED;
 use crate::shared::source::SourceId;
-use crate::shared::token::Token;
-use crate::shared::topics::Listener;
+use crate::shared::tables::Tables;
 
-mod admin;
-mod numbers;
 mod server;
 
+pub use server::MemoryServer;
 use server::{Fate, Server};
-pub use server::{MemoryServer, Question};
 
 /// The back end of the model: one client of a [`MemoryServer`]. Clones share its connection.
 #[derive(Debug, Clone)]
@@ -102,11 +96,38 @@ impl MemoryBackend {
         self.client = Client::new(Some(source.to_owned()));
         self
     }
+}
+
+async fn travel(clock: &dyn Clock, time: Duration) {
+    if !time.is_zero() {
+        clock.sleep_until(clock.now() + time).await;
+    }
+}
+
+impl InProcess for MemoryBackend {
+    const NAME: &'static str = "memory";
+    const REMEMBERS: Duration = REMEMBERED;
+
+    fn tables(&self) -> &Tables {
+        &self.server.tables
+    }
+
+    fn source(&self) -> &SourceId {
+        &self.client.source
+    }
+
+    fn response_limit(&self) -> Duration {
+        self.response_limit
+    }
+
+    fn fallback(&self, _: Claim) -> Duration {
+        self.fallback
+    }
 
     async fn ask<T: Send + 'static>(
         &self,
         question: Question,
-        answer: impl FnOnce(&Server) -> T + Send + 'static,
+        answer: impl FnOnce(&Tables) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
         if self.client.closed.load(Ordering::SeqCst) {
             let cause = "the connection was closed by this process";
@@ -117,7 +138,7 @@ impl MemoryBackend {
         let latency = self.latency;
         // The request arrives even if the caller drops its future.
         tokio::spawn(async move {
-            travel(server.clock.as_ref(), latency).await;
+            travel(server.tables.clock.as_ref(), latency).await;
             let fate = server.fate(question);
             match fate {
                 Fate::RequestLost => return,
@@ -133,11 +154,11 @@ impl MemoryBackend {
             if fate == Fate::AnswerLost {
                 return;
             }
-            travel(server.clock.as_ref(), latency).await;
+            travel(server.tables.clock.as_ref(), latency).await;
             // The caller may no longer wait.
             let _ = sender.send(answer);
         });
-        let clock = &self.server.clock;
+        let clock = &self.server.tables.clock;
         tokio::select! {
             biased;
             answer = receiver => {
@@ -148,219 +169,16 @@ impl MemoryBackend {
             }
         }
     }
-}
 
-async fn travel(clock: &dyn Clock, time: Duration) {
-    if !time.is_zero() {
-        clock.sleep_until(clock.now() + time).await;
-    }
-}
-
-impl Fencing for MemoryBackend {
-    type Token = Token;
-}
-
-impl Sealed for MemoryBackend {}
-
-#[async_trait]
-impl Backend for MemoryBackend {
-    fn properties(&self) -> Properties {
-        Properties {
-            name: "memory",
-            response_limit: self.response_limit,
-            session: None,
-            max_lease: None,
-            lookahead: 0,
-        }
-    }
-
-    fn extras(&self) -> Extras<'_> {
-        Extras {
-            periods: Some(self),
-            numbers: Some(self),
-        }
-    }
-
-    fn contender(&self, request: Request) -> Box<dyn Contender> {
-        Box::new(MemoryContender {
-            client: self.clone(),
-            request,
-            changed: None,
-            left_something: false,
-            is_unanswered: false,
-        })
-    }
-
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
-        let renewals = renewals.to_vec();
-        self.ask(Question::Renew, move |server| {
-            let now = server.clock.now();
-            let renew = |renewal: &Renewal| {
-                let is_held = match renewal.claim {
-                    Claim::Exclusive => server.table.renew(now, renewal),
-                    Claim::Permits { .. } => server.shares.renew(now, renewal),
-                };
-                server.revoked.renewed(now, renewal, is_held)
-            };
-            renewals.iter().map(renew).collect()
-        })
-        .await
-    }
-
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
-        let ReleaseRequest {
-            name,
-            nonce,
-            unclear,
-            claim,
-        } = request.clone();
-        self.ask(Question::Release, move |server| {
-            let now = server.clock.now();
-            let was_held = match claim {
-                Claim::Exclusive => server.table.release(now, &name, nonce),
-                Claim::Permits { .. } => server.shares.release(now, &name, nonce),
-            };
-            if unclear || !was_held {
-                server.add_tombstone(nonce);
-            }
-            let is_freed = claim == Claim::Exclusive && was_held;
-            if is_freed && !server.lose_wake_up() {
-                server.table.freed.publish(&name);
-            }
-            server.revoked.released(now, nonce, was_held)
-        })
-        .await
-    }
-
-    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
-        let name = name.to_owned();
-        self.ask(Question::Verify, move |server| {
-            let now = server.clock.now();
-            let holder = server.table.holder(now, &name);
-            let is_holder = holder.is_some_and(|(holder, _)| holder == nonce);
-            let is_held = is_holder || server.shares.holds(now, &name, nonce);
-            (!is_held).then(|| server.revoked.reason(now, nonce))
-        })
-        .await
-    }
-
-    fn attach(&self, nudge: Nudge) {
-        self.server.managers.attach(&nudge, || {});
+    fn attach_manager(&self, nudge: &Nudge) {
+        self.server.managers.attach(nudge, || {});
         let open = || self.client.closed.store(false, Ordering::SeqCst);
-        self.client.managers.attach(&nudge, open);
+        self.client.managers.attach(nudge, open);
     }
 
-    async fn detach(&self, nudge: &Nudge) {
+    fn detach_manager(&self, nudge: &Nudge) {
         self.server.managers.detach(nudge, || {});
         let close = || self.client.closed.store(true, Ordering::SeqCst);
         self.client.managers.detach(nudge, close);
-    }
-}
-
-#[async_trait]
-impl Periods for MemoryBackend {
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        let name = name.to_owned();
-        self.ask(Question::Period, move |server| {
-            let now = server.clock.now();
-            server.periods.begin(now, &name, nonce, period)
-        })
-        .await
-    }
-}
-
-struct MemoryContender {
-    client: MemoryBackend,
-    request: Request,
-    changed: Option<Listener>,
-    left_something: bool,
-    is_unanswered: bool,
-}
-
-impl Sealed for MemoryContender {}
-
-#[async_trait]
-impl Contender for MemoryContender {
-    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
-        let Request {
-            name,
-            nonce,
-            lease,
-            claim,
-        } = self.request.clone();
-        let patience = self.client.fallback * 3;
-        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
-        let source = &self.client.client.source;
-        let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
-        let answer = self.client.ask(Question::Acquire, move |server| {
-            let now = server.clock.now();
-            if server.has_tombstone(nonce) {
-                return None;
-            }
-            let acquired = match claim {
-                Claim::Exclusive => {
-                    let acquired = server.table.acquire(now, &name, nonce, lease);
-                    acquired.map_err(Denied::Busy)
-                }
-                Claim::Permits { take, of } => {
-                    let wanted = Wanted {
-                        nonce,
-                        take,
-                        of,
-                        lease,
-                        patience,
-                    };
-                    server.shares.acquire(now, &name, wanted)
-                }
-            };
-            Some(acquired.map(|token| (token, server.source(candidate, is_fixed))))
-        });
-        let answer = answer.await;
-        if was_answered(&answer) {
-            // This answer is only about this request. An earlier one may still be on its way.
-            self.is_unanswered = was_unanswered;
-        }
-        let already_released = || BackendError::permanent("this acquisition was already released");
-        let answer = answer?.ok_or_else(already_released)?;
-        // A request for permits that was not granted is in their queue.
-        self.left_something = answer.is_ok() || claim != Claim::Exclusive;
-        Ok(match answer {
-            Ok((token, id)) => Attempt::Held(Grant {
-                fence: Some(Fence {
-                    token,
-                    source: source.saw(&id),
-                }),
-                lease,
-            }),
-            Err(denied) => denied.attempt(self.client.fallback),
-        })
-    }
-
-    async fn wait(&mut self) -> Result<(), BackendError> {
-        let Request { name, nonce, .. } = &self.request;
-        let server = &self.client.server;
-        match &mut self.changed {
-            Some(changed) => changed.changed().await,
-            changed => {
-                *changed = Some(match self.request.claim {
-                    Claim::Exclusive => server.table.freed.listen(name),
-                    Claim::Permits { .. } => server.shares.turns.listen(&nonce.to_string()),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn may_have_left_something(&self) -> bool {
-        self.left_something || self.is_unanswered
-    }
-
-    fn has_unanswered_attempt(&self) -> bool {
-        self.is_unanswered
     }
 }

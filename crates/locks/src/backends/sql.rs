@@ -43,7 +43,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -54,6 +54,7 @@ use crate::backend::{
     Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
+use crate::shared::lock::lock;
 use crate::shared::managers::Managers;
 use crate::shared::nonce::Nonce;
 use crate::shared::source::SourceId;
@@ -236,7 +237,7 @@ impl Sql {
     /// that. A sweep that failed is repeated at the next time.
     fn sweep_if_due(self: &Arc<Self>) {
         let now = Instant::now();
-        let mut next = self.next_sweep();
+        let mut next = lock(&self.next_sweep);
         if next.is_some_and(|at| now < at) {
             return;
         }
@@ -259,12 +260,6 @@ impl Sql {
                 return Ok(());
             }
         }
-    }
-
-    fn next_sweep(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.next_sweep
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 //! One short mutex protects every decision. A loss is final: the first reason stays, and later
 //! answers of the server are ignored.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -15,6 +15,7 @@ use crate::held::queue::Turn;
 use crate::held::release::{HoldMetrics, ReleaseJob};
 use crate::shared::clock::Moment;
 use crate::shared::error::{BackendError, LockError, LostReason};
+use crate::shared::lock::lock;
 
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -116,7 +117,7 @@ impl Hold {
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
-        self.state().valid_until
+        lock(&self.state).valid_until
     }
 
     pub(crate) fn held_for(&self) -> Duration {
@@ -130,7 +131,7 @@ impl Hold {
     /// Returns why the hold has ended, if it has. It checks the clock, but does not ask the server.
     pub(crate) fn ended(&self) -> Option<LostReason> {
         let deadline = {
-            let state = self.state();
+            let state = lock(&self.state);
             if state.ended.is_some() {
                 return state.ended;
             }
@@ -143,14 +144,14 @@ impl Hold {
     pub(crate) fn lock_state(&self) -> LockState {
         match self.ended() {
             Some(reason) => LockState::Lost(reason),
-            None if self.state().suspect => LockState::Suspect,
+            None if lock(&self.state).suspect => LockState::Suspect,
             None => LockState::Held,
         }
     }
 
     /// Adds a guard. Fails if there are already `limit` guards.
     pub(crate) fn add_guard(&self, limit: usize) -> Result<(), usize> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.guards >= limit {
             return Err(limit);
         }
@@ -165,7 +166,7 @@ impl Hold {
     pub(crate) fn remove_guard(&self) -> Result<bool, LostReason> {
         // This ends the hold if its deadline has just passed.
         self.ended();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.guards -= 1;
         state.ended.map_or(Ok(state.guards == 0), Err)
     }
@@ -196,7 +197,7 @@ impl Hold {
                 if self.ended().is_some() {
                     return None;
                 }
-                let mut state = self.state();
+                let mut state = lock(&self.state);
                 if state.ended.is_some() {
                     return None;
                 }
@@ -215,7 +216,7 @@ impl Hold {
                 None
             }
             Renewed::Unknown => {
-                let mut state = self.state();
+                let mut state = lock(&self.state);
                 if state.ended.is_some() {
                     return None;
                 }
@@ -229,7 +230,7 @@ impl Hold {
 
     /// Returns true if `max_renewals` allows another renewal.
     pub(crate) fn may_renew(&self) -> bool {
-        self.is_below_limit(&self.state())
+        self.is_below_limit(&lock(&self.state))
     }
 
     fn is_below_limit(&self, state: &State) -> bool {
@@ -239,7 +240,7 @@ impl Hold {
 
     /// Ends the hold at its deadline, and finds the reason.
     pub(crate) fn end_at_deadline(&self) -> LostReason {
-        let renewals = self.state().renewals;
+        let renewals = lock(&self.state).renewals;
         let limit = self.options.hold_limit(self.acquired_at);
         let reason = if self.valid_until() >= limit {
             LostReason::MaxHold
@@ -287,7 +288,7 @@ impl Hold {
     /// Ends the hold. Fails with the earlier reason if it has already ended.
     fn end(&self, reason: LostReason) -> Result<Option<Turn>, LostReason> {
         let turn = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if let Some(earlier) = state.ended {
                 return Err(earlier);
             }
@@ -338,9 +339,5 @@ impl Hold {
             done: None,
             metrics,
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,12 +11,14 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
+
+use crate::shared::lock::lock;
 
 type Job = BoxFuture<'static, ()>;
 
@@ -61,7 +63,7 @@ impl Jobs {
     pub(crate) fn run(&self, job: impl Future<Output = ()> + Send + 'static) -> Running {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
         let place = Some((job.boxed(), Waker::noop().clone()));
-        self.running().insert(id, place);
+        lock(&self.0.running).insert(id, place);
         let jobs = self.clone();
         Running { jobs, id }
     }
@@ -69,23 +71,18 @@ impl Jobs {
     /// Moves all jobs from their callers to tasks. A job that is being polled follows after that
     /// poll.
     pub(crate) fn move_to_tasks(&self) {
-        let running = std::mem::take(&mut *self.running());
+        let running = std::mem::take(&mut *lock(&self.0.running));
         for (job, caller) in running.into_values().flatten() {
             self.spawn(job);
             // From now on, the job wakes its task and not its caller.
             caller.wake();
         }
     }
-
-    fn running(&self) -> MutexGuard<'_, HashMap<u64, Option<(Job, Waker)>>> {
-        let running = &self.0.running;
-        running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl std::fmt::Debug for Jobs {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let running = self.running().len();
+        let running = lock(&self.0.running).len();
         formatter.debug_tuple("Jobs").field(&running).finish()
     }
 }
@@ -101,7 +98,9 @@ impl Future for Running {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let job = self.jobs.running().get_mut(&self.id).and_then(Option::take);
+        let job = lock(&self.jobs.0.running)
+            .get_mut(&self.id)
+            .and_then(Option::take);
         let Some((mut job, _)) = job else {
             return Poll::Ready(());
         };
@@ -112,10 +111,10 @@ impl Future for Running {
             job.poll_unpin(context)
         };
         if polled.is_ready() {
-            self.jobs.running().remove(&self.id);
+            lock(&self.jobs.0.running).remove(&self.id);
             return polled;
         }
-        if let Some(place) = self.jobs.running().get_mut(&self.id) {
+        if let Some(place) = lock(&self.jobs.0.running).get_mut(&self.id) {
             *place = Some((job, context.waker().clone()));
             return polled;
         }
@@ -127,7 +126,7 @@ impl Future for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let job = self.jobs.running().remove(&self.id);
+        let job = lock(&self.jobs.0.running).remove(&self.id);
         if let Some((job, _)) = job.flatten() {
             self.jobs.spawn(job);
         }
@@ -145,6 +144,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::Jobs;
+    use crate::shared::lock::lock;
 
     const LIMIT: Duration = Duration::from_secs(1);
 
@@ -166,7 +166,7 @@ mod tests {
         drop(running);
         proceed.notify_one();
         timeout(LIMIT, ended.notified()).await.unwrap();
-        assert!(jobs.running().is_empty());
+        assert!(lock(&jobs.0.running).is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,11 +5,12 @@
 //! name is in the map only while a task has a turn.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
 use crate::shared::clock::Moment;
+use crate::shared::lock::lock;
 
 /// The queues of all lock names.
 #[derive(Debug, Clone)]
@@ -55,7 +56,7 @@ impl LocalQueues {
     }
 
     pub(crate) fn enter(&self, name: &Arc<str>) -> Entered {
-        let mut queues = self.queues();
+        let mut queues = lock(&self.queues);
         let queue = queues.entry(Arc::clone(name)).or_default();
         if queue.turns < self.turns {
             queue.turns += 1;
@@ -75,24 +76,26 @@ impl LocalQueues {
 
     /// Returns true if the last request of a task that has a turn failed.
     pub(crate) fn is_failing(&self, name: &str) -> bool {
-        self.queues().get(name).is_some_and(|queue| queue.failing)
+        lock(&self.queues)
+            .get(name)
+            .is_some_and(|queue| queue.failing)
     }
 
     /// Returns when the latest request was sent, if the server has not answered it.
     pub(crate) fn asked(&self, name: &str) -> Option<Moment> {
-        self.queues().get(name).and_then(|queue| queue.asked)
+        lock(&self.queues).get(name).and_then(|queue| queue.asked)
     }
 
     /// Returns how many tasks have a turn or wait for one.
     pub(crate) fn tasks(&self, name: &str) -> usize {
-        let queues = self.queues();
+        let queues = lock(&self.queues);
         queues
             .get(name)
             .map_or(0, |queue| queue.turns + queue.waiting.len())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.queues().len()
+        lock(&self.queues).len()
     }
 
     fn turn(&self, name: &Arc<str>) -> Turn {
@@ -102,14 +105,10 @@ impl LocalQueues {
         }
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<Arc<str>, LocalQueue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends a turn: removes and returns the next waiting task. If no task waits, removes the queue with
     /// its last turn.
     fn next(&self, name: &str) -> Option<oneshot::Sender<Turn>> {
-        let mut queues = self.queues();
+        let mut queues = lock(&self.queues);
         let queue = queues.get_mut(name)?;
         if let Some((_, sender)) = queue.waiting.pop_first() {
             return Some(sender);
@@ -138,7 +137,7 @@ impl Turn {
 
     fn update(&self, change: impl FnOnce(&mut LocalQueue)) {
         let Some(name) = &self.name else { return };
-        if let Some(queue) = self.queues.queues().get_mut(name) {
+        if let Some(queue) = lock(&self.queues.queues).get_mut(name) {
             change(queue);
         }
     }
@@ -179,7 +178,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if let Some(queue) = self.queues.queues().get_mut(&self.name) {
+        if let Some(queue) = lock(&self.queues.queues).get_mut(&self.name) {
             queue.waiting.remove(&self.number);
         }
     }

@@ -5,7 +5,7 @@
 //! time.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use crate::held::hold::{Hold, RenewalKind};
 use crate::held::release::ReleaseContext;
 use crate::shared::clock::Moment;
 use crate::shared::error::LostReason;
+use crate::shared::lock::lock;
 
 /// The maximum number of locks per renewal request.
 const BATCH: usize = 100;
@@ -63,7 +64,7 @@ impl Watchdog {
             deadline: hold.valid_until(),
             renewal: hold.may_renew().then_some(renewal),
         };
-        let mut schedule = self.schedule();
+        let mut schedule = lock(&self.schedule);
         schedule.holds.insert(hold.id, (Arc::clone(hold), times));
         schedule.add(hold.id, times);
         self.wake_if_earlier(&mut schedule, times);
@@ -72,7 +73,7 @@ impl Watchdog {
     /// Notes the current deadline of a hold, if it is still watched, and when to renew it next.
     /// Without `renewal`, that stays as it is.
     pub(crate) fn reschedule(&self, id: u64, renewal: Option<Moment>) {
-        let mut schedule = self.schedule();
+        let mut schedule = lock(&self.schedule);
         let Some((hold, times)) = schedule.holds.get_mut(&id) else {
             return;
         };
@@ -90,7 +91,7 @@ impl Watchdog {
     }
 
     pub(crate) fn remove(&self, id: u64) {
-        let mut schedule = self.schedule();
+        let mut schedule = lock(&self.schedule);
         let removed = schedule.holds.remove(&id);
         if let Some((_, times)) = &removed {
             schedule.remove(id, *times);
@@ -101,7 +102,7 @@ impl Watchdog {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.schedule().holds.len()
+        lock(&self.schedule).holds.len()
     }
 
     /// Returns how many holds of an exclusive lock there are: none or one.
@@ -118,16 +119,12 @@ impl Watchdog {
     }
 
     fn all(&self) -> Vec<Arc<Hold>> {
-        let schedule = self.schedule();
+        let schedule = lock(&self.schedule);
         schedule
             .holds
             .values()
             .map(|(hold, _)| Arc::clone(hold))
             .collect()
-    }
-
-    fn schedule(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake_if_earlier(&self, schedule: &mut Schedule, times: DueTimes) {
@@ -151,7 +148,7 @@ impl Watchdog {
             closed,
         };
         loop {
-            let next = self.schedule().set_alarm(context.clock.now());
+            let next = lock(&self.schedule).set_alarm(context.clock.now());
             let alarm = async {
                 match next {
                     Some(moment) => context.clock.sleep_until(moment).await,
@@ -165,14 +162,14 @@ impl Watchdog {
                 () = alarm => {}
             }
             // A separate statement, so that the mutex is not locked during the loop.
-            let passed = self.schedule().take_deadlines(context.clock.now());
+            let passed = lock(&self.schedule).take_deadlines(context.clock.now());
             for hold in passed {
                 // `ended` checks the hold's own deadline, which may have moved since.
                 if hold.ended().is_none() {
                     self.reschedule(hold.id, None);
                 }
             }
-            let due = self.schedule().take_renewals(context.clock.now());
+            let due = lock(&self.schedule).take_renewals(context.clock.now());
             self.renew_all(&context, &due, RenewalKind::Regular);
         }
     }
@@ -325,6 +322,7 @@ mod tests {
     use crate::backends::local::LocalBackend;
     use crate::backends::memory::MemoryServer;
     use crate::shared::clock::{Clock, Moment, TokioClock};
+    use crate::shared::lock::lock;
     use crate::{LockManager, LostReason};
 
     const LEASE: Duration = Duration::from_secs(10);
@@ -339,10 +337,10 @@ mod tests {
         let guard = manager.lock("a").max_renewals(0).acquire().await.unwrap();
         let watchdog = &manager.engine().watchdog;
         let hold = watchdog.all().remove(0);
-        let stale = watchdog.schedule().holds[&hold.id].1;
+        let stale = lock(&watchdog.schedule).holds[&hold.id].1;
         guard.extend(LEASE * 2).await.unwrap();
         {
-            let mut schedule = watchdog.schedule();
+            let mut schedule = lock(&watchdog.schedule);
             let noted = schedule.holds[&hold.id].1;
             schedule.remove(hold.id, noted);
             schedule.add(hold.id, stale);

@@ -4,12 +4,13 @@
 //! ready. There is at most one attempt at a time. All callers that wait for it get the same result.
 
 use std::fmt::{self, Debug, Formatter};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 
 use crate::shared::error::BackendError;
+use crate::shared::lock::lock;
 
 type Attempt<T> = Shared<BoxFuture<'static, Result<T, BackendError>>>;
 
@@ -125,10 +126,6 @@ impl<T> Debug for Link<T> {
             .field("connecting", &state.attempt.is_some())
             .finish()
     }
-}
-
-fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The managers that use one back end, or one of its clones.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Notify;
+
+use crate::shared::lock::lock;
 
 /// The registered managers. One that is dropped without a shutdown no longer counts.
 #[derive(Debug, Default)]
@@ -31,7 +33,7 @@ impl Managers {
     }
 
     fn live(&self) -> MutexGuard<'_, Vec<Weak<Notify>>> {
-        let mut managers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut managers = lock(&self.0);
         managers.retain(|manager| manager.strong_count() > 0);
         managers
     }

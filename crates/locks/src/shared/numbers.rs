@@ -2,11 +2,12 @@
 //! memory, used by the back ends `local` and `memory`.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::shared::clock::Moment;
 use crate::shared::error::BackendError;
+use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 use crate::shared::topics::Topics;
 
@@ -81,7 +82,7 @@ pub struct NumberRequest {
     pub keep: Option<Duration>,
     /// What the last attempt wanted to replace.
     #[cfg(feature = "zookeeper")]
-    tried: Arc<Mutex<Option<Replaced>>>,
+    pub(crate) tried: Arc<Mutex<Option<Replaced>>>,
 }
 
 impl NumberRequest {
@@ -96,13 +97,6 @@ impl NumberRequest {
             #[cfg(feature = "zookeeper")]
             tried: Arc::default(),
         }
-    }
-}
-
-#[cfg(feature = "zookeeper")]
-impl NumberRequest {
-    pub(crate) fn tried(&self) -> MutexGuard<'_, Option<Replaced>> {
-        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,7 +150,7 @@ impl NumberTable {
         request: &NumberRequest,
         remember: Duration,
     ) -> Result<Changed, BackendError> {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         rows.forget_old_answers(now);
         if let Some(answer) = rows.answers.get(&request.nonce) {
             return Ok(*answer);
@@ -185,21 +179,17 @@ impl NumberTable {
     }
 
     pub(crate) fn value(&self, now: Moment, key: &NumberKey) -> i64 {
-        self.rows().value(now, key)
+        lock(&self.rows).value(now, key)
     }
 
     /// Returns how many numbers there are.
     pub(crate) fn len(&self, now: Moment) -> usize {
-        let rows = self.rows();
+        let rows = lock(&self.rows);
         rows.numbers.values().filter(|row| row.is_live(now)).count()
     }
 
     pub(crate) fn clear(&self) {
-        *self.rows() = Rows::default();
-    }
-
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.rows) = Rows::default();
     }
 }
 

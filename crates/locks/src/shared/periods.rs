@@ -1,10 +1,11 @@
 //! The periods that jobs have started, for the back ends without a server.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::shared::clock::Moment;
+use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ impl PeriodTable {
         nonce: Nonce,
         period: Duration,
     ) -> Option<Duration> {
-        let mut periods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut periods = lock(&self.0);
         periods.retain(|_, (_, end)| *end > now);
         let (starter, end) = periods
             .entry(name.to_owned())
@@ -28,9 +29,6 @@ impl PeriodTable {
     }
 
     pub(crate) fn clear(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        lock(&self.0).clear();
     }
 }

@@ -1,12 +1,13 @@
 //! The holders from which a lock was taken away, used by the back ends `local` and `memory`.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use crate::claims::LockView;
 use crate::claims::{Release, Renewal, Renewed};
 use crate::shared::clock::Moment;
 use crate::shared::error::LostReason;
+use crate::shared::lock::lock;
 use crate::shared::nonce::{Nonce, REMEMBERED};
 
 /// Remembers each of them until its lease would have ended, and for two minutes at least.
@@ -26,7 +27,7 @@ impl Revoked {
             return false;
         };
         // Locked before the release: a holder that finds its lock released waits for the note.
-        let mut nonces = self.nonces();
+        let mut nonces = lock(&self.0);
         if !release() {
             return false;
         }
@@ -64,14 +65,10 @@ impl Revoked {
     }
 
     pub(crate) fn contains(&self, now: Moment, nonce: Nonce) -> bool {
-        self.nonces().get(&nonce).is_some_and(|until| *until > now)
+        lock(&self.0).get(&nonce).is_some_and(|until| *until > now)
     }
 
     pub(crate) fn clear(&self) {
-        self.nonces().clear();
-    }
-
-    fn nonces(&self) -> MutexGuard<'_, HashMap<Nonce, Moment>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).clear();
     }
 }

@@ -4,13 +4,14 @@
 //! It follows the Redis scripts for permits step by step, so tests on the model also apply to them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::claims::{Attempt, Renewal};
 use crate::claims::{Claimant, LockView};
 use crate::shared::clock::Moment;
+use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;
 use crate::shared::topics::Topics;
@@ -92,7 +93,7 @@ impl Shares {
     /// Acquires permits and returns the token. If too many are in use, or other clients are ahead,
     /// queues the request.
     pub(crate) fn acquire(&self, now: Moment, name: &str, wanted: Wanted) -> Result<Token, Denied> {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         let next_token = Token::new(rows.last_token + 1);
         let lock = rows.locks.entry(name.to_owned()).or_default();
         lock.holders.retain(|holder| holder.expires_at > now);
@@ -111,7 +112,7 @@ impl Shares {
 
     /// Returns whether the nonce holds permits.
     pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> bool {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         let lock = rows.locks.get_mut(&*renewal.name);
         let mut holders = lock.into_iter().flat_map(|lock| &mut lock.holders);
         match holders.find(|holder| holder.nonce == renewal.nonce) {
@@ -125,7 +126,7 @@ impl Shares {
 
     /// Gives permits back, or leaves the queue. Returns whether the nonce held permits.
     pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> bool {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         let Some(lock) = rows.locks.get_mut(name) else {
             return false;
         };
@@ -143,7 +144,7 @@ impl Shares {
 
     /// Gives permits back, except `keep` of them. Returns false if the nonce holds none.
     pub(crate) fn reduce(&self, now: Moment, name: &str, nonce: Nonce, keep: u32) -> bool {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         let Some(lock) = rows.locks.get_mut(name) else {
             return false;
         };
@@ -159,7 +160,7 @@ impl Shares {
     }
 
     pub(crate) fn holds(&self, now: Moment, name: &str, nonce: Nonce) -> bool {
-        let rows = self.rows();
+        let rows = lock(&self.rows);
         let mut holders = rows
             .locks
             .get(name)
@@ -170,7 +171,7 @@ impl Shares {
 
     /// Returns the holders and waiters, as operators see them.
     pub(crate) fn inspect(&self, now: Moment, name: &str) -> LockView {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         let Some(lock) = rows.locks.get_mut(name) else {
             return LockView::default();
         };
@@ -194,7 +195,7 @@ impl Shares {
 
     /// The tokens of the holders.
     pub(crate) fn tokens(&self, now: Moment, name: &str) -> Vec<Token> {
-        let rows = self.rows();
+        let rows = lock(&self.rows);
         let holders = rows.locks.get(name).into_iter();
         let live = holders.flat_map(|lock| &lock.holders);
         let live = live.filter(|holder| holder.expires_at > now);
@@ -203,13 +204,13 @@ impl Shares {
 
     /// Removes the holders of a lock, without waking its waiters.
     pub(crate) fn expire(&self, name: &str) {
-        if let Some(lock) = self.rows().locks.get_mut(name) {
+        if let Some(lock) = lock(&self.rows).locks.get_mut(name) {
             lock.holders.clear();
         }
     }
 
     pub(crate) fn clear(&self) {
-        self.rows().locks.clear();
+        lock(&self.rows).locks.clear();
     }
 
     /// Loses the next `times` wake-ups.
@@ -219,7 +220,7 @@ impl Shares {
 
     /// Returns the number of holders and waiters.
     pub(crate) fn len(&self, now: Moment) -> usize {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         rows.locks.values_mut().for_each(|lock| lock.expire(now));
         let count = |lock: &Lock| lock.holders.len() + lock.queue.len();
         rows.locks.values().map(count).sum()
@@ -240,10 +241,6 @@ impl Shares {
         let one_less = |times: u32| times.checked_sub(1);
         lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
             .is_ok()
-    }
-
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,12 +3,13 @@
 //! The server stores the id. If it loses it together with its data, a client that has seen the id
 //! stores it again, so tokens from before and after the loss stay comparable.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 
 #[derive(Debug)]
-pub(crate) struct SourceId {
+pub struct SourceId {
     /// The kind of server, which is the first part of the source.
     kind: &'static str,
     known: Mutex<Known>,
@@ -36,26 +37,22 @@ impl SourceId {
 
     /// The id to store on a server that has none.
     pub(crate) fn candidate(&self) -> Arc<str> {
-        Arc::clone(&self.known().id)
+        Arc::clone(&lock(&self.known).id)
     }
 
     /// The source of tokens that the server issues under the id that is known.
     #[cfg(feature = "sql")]
     pub(crate) fn source(&self) -> Arc<str> {
-        Arc::clone(&self.known().source)
+        Arc::clone(&lock(&self.known).source)
     }
 
     /// Remembers the id that the server has, and returns the source that it stands for.
     pub(crate) fn saw(&self, id: &str) -> Arc<str> {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if *known.id != *id {
             *known = Known::new(self.kind, id);
         }
         Arc::clone(&known.source)
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

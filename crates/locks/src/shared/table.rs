@@ -5,12 +5,13 @@
 //! than all earlier ones.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::claims::Renewal;
 use crate::claims::{Claimant, LockView};
 use crate::shared::clock::Moment;
+use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;
 use crate::shared::topics::Topics;
@@ -44,7 +45,7 @@ impl Table {
         nonce: Nonce,
         lease: Duration,
     ) -> Result<Token, Duration> {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         if let Some(row) = rows.live(now, name) {
             if row.nonce != nonce {
                 return Err(row.expires_at.since(now));
@@ -66,7 +67,7 @@ impl Table {
 
     /// Returns whether the nonce holds the lock.
     pub(crate) fn renew(&self, now: Moment, renewal: &Renewal) -> bool {
-        match self.rows().live(now, &renewal.name) {
+        match lock(&self.rows).live(now, &renewal.name) {
             Some(row) if row.nonce == renewal.nonce => {
                 row.expires_at = row.expires_at.max(now + renewal.lease);
                 true
@@ -77,7 +78,7 @@ impl Table {
 
     /// Returns whether the nonce held the lock.
     pub(crate) fn release(&self, now: Moment, name: &str, nonce: Nonce) -> bool {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         if rows.live(now, name).is_none_or(|row| row.nonce != nonce) {
             return false;
         }
@@ -87,7 +88,7 @@ impl Table {
 
     /// Returns the nonce and token of the current holder.
     pub(crate) fn holder(&self, now: Moment, name: &str) -> Option<(Nonce, Token)> {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         rows.live(now, name).map(|row| (row.nonce, row.token))
     }
 
@@ -102,8 +103,7 @@ impl Table {
             expires_in: Some(row.expires_at.since(now)),
         };
         LockView {
-            holders: self
-                .rows()
+            holders: lock(&self.rows)
                 .live(now, name)
                 .map(claimant)
                 .into_iter()
@@ -113,21 +113,17 @@ impl Table {
     }
 
     pub(crate) fn expire(&self, name: &str) {
-        self.rows().held.remove(name);
+        lock(&self.rows).held.remove(name);
     }
 
     pub(crate) fn clear(&self) {
-        self.rows().held.clear();
+        lock(&self.rows).held.clear();
     }
 
     pub(crate) fn len(&self, now: Moment) -> usize {
-        let mut rows = self.rows();
+        let mut rows = lock(&self.rows);
         rows.held.retain(|_, row| row.expires_at > now);
         rows.held.len()
-    }
-
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

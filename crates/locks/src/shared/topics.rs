@@ -3,9 +3,11 @@
 //! A topic exists only while it has listeners, so names do not accumulate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
+
+use crate::shared::lock::lock;
 
 /// All topics of a back end.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +23,7 @@ pub(crate) struct Listener {
 
 impl Topics {
     pub(crate) fn listen(&self, topic: &str) -> Listener {
-        let mut topics = self.topics();
+        let mut topics = lock(&self.0);
         let sender = topics.entry(topic.to_owned()).or_default();
         Listener {
             topics: self.clone(),
@@ -31,35 +33,31 @@ impl Topics {
     }
 
     pub(crate) fn publish(&self, topic: &str) {
-        if let Some(sender) = self.topics().get(topic) {
+        if let Some(sender) = lock(&self.0).get(topic) {
             sender.send_modify(|changes| *changes += 1);
         }
     }
 
     #[cfg(any(feature = "redis", feature = "sql"))]
     pub(crate) fn publish_to_all(&self) {
-        for sender in self.topics().values() {
+        for sender in lock(&self.0).values() {
             sender.send_modify(|changes| *changes += 1);
         }
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn has_listeners(&self, topic: &str) -> bool {
-        self.topics().contains_key(topic)
+        lock(&self.0).contains_key(topic)
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn is_empty(&self) -> bool {
-        self.topics().is_empty()
+        lock(&self.0).is_empty()
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn names(&self) -> Vec<String> {
-        self.topics().keys().cloned().collect()
-    }
-
-    fn topics(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<u64>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).keys().cloned().collect()
     }
 }
 
@@ -73,7 +71,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut topics = self.topics.topics();
+        let mut topics = lock(&self.topics.0);
         // The count still includes this listener.
         if topics
             .get(&self.topic)

@@ -20,7 +20,6 @@ use stocklock_testkit::run::variable;
 use stocklock_testkit::servers::PrivateServer;
 use tokio::task::JoinHandle;
 
-pub(crate) mod claiming;
 pub(crate) mod cluster;
 pub(crate) mod local;
 pub(crate) mod memory;
@@ -28,6 +27,11 @@ pub(crate) mod redis;
 pub(crate) mod redlock;
 pub(crate) mod sql;
 pub(crate) mod zookeeper;
+
+tokio::task_local! {
+    /// What [`RigExt::lock`] acquires: a lock, or permits that exclude their like.
+    pub(crate) static CLAIM: Claim;
+}
 
 /// A lock server for one test, and its clients.
 #[async_trait]
@@ -42,17 +46,14 @@ pub(crate) trait Rig: Send + Sync {
     const STEP: Duration;
 
     type Backend: Fencing<Token: ReadToken> + Clone;
-    type Clock: Clock;
+    type Clock: Clock + Default;
 
     /// Creates a client. Each client stands for one process.
     fn backend(&self) -> Self::Backend;
 
     /// The clock of this rig.
-    fn clock(&self) -> Self::Clock;
-
-    /// Starts to describe what the cases acquire: a lock, or another claim that excludes its like.
-    fn lock(&self, manager: &LockManager<TokenOf<Self>>, name: &str) -> LockBuilder<TokenOf<Self>> {
-        manager.lock(name)
+    fn clock(&self) -> Self::Clock {
+        Self::Clock::default()
     }
 
     /// Returns how many locks, or places in lock queues, the server knows.
@@ -147,6 +148,14 @@ pub(crate) trait RigExt: Rig + Sized {
     /// Creates a manager with the clock and lease of the rig.
     fn manager(&self) -> LockManager<TokenOf<Self>> {
         self.builder().build()
+    }
+
+    /// Starts to describe an acquisition of [`CLAIM`].
+    fn lock(&self, manager: &LockManager<TokenOf<Self>>, name: &str) -> LockBuilder<TokenOf<Self>> {
+        match CLAIM.get() {
+            Claim::Permits { take, of } => manager.permits(name, take, of),
+            _ => manager.lock(name),
+        }
     }
 
     /// Creates a manager whose reports are counted.

@@ -1,38 +1,34 @@
-//! The layer for web services: two servers of axum with a manager each, on one Redis.
+//! The layer for web services: two services with a manager each, on one model of a lock server.
 
-use std::net::SocketAddr;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::extract::{Extension, Request};
-use axum::response::Response;
-use axum::routing::post;
-use axum::{Router, body::Body};
-use reqwest::{Client, RequestBuilder, StatusCode};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::{Request, Response, StatusCode};
+use stocklock_locks::local::LocalBackend;
 use stocklock_locks::tower::LockLayer;
 use stocklock_locks::{LockBuilder, LockGuard, LockManager};
-use stocklock_testkit::ports::free_port;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::task::JoinHandle;
+use tower_layer::Layer;
+use tower_service::Service;
 
-use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Faults as _, RigExt as _, eventually, try_lock};
+use crate::model::{LEASE, manager, server};
+use crate::rig::{Counts, eventually, try_lock};
 
-/// How long a test waits for what happens in any case.
-const PATIENCE: Duration = Duration::from_secs(30);
+type Answer = Result<Response<String>, Infallible>;
 
-/// What the handlers of both servers do.
+/// What the handlers of both services do.
 struct Handlers {
     /// How many handlers run now, and how many ran together at most.
     running: AtomicU32,
     most: AtomicU32,
-    /// How many have ended early.
+    /// How many have ended early, and how many have finished.
     dropped: AtomicU32,
-    /// The tokens of those that have finished, added up.
     finished: AtomicU32,
     /// A handler needs a permit to finish.
     may_finish: Semaphore,
@@ -46,22 +42,14 @@ struct Running<'a>(&'a Handlers, bool);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
-        let end = if self.1 {
-            &self.0.finished
-        } else {
-            &self.0.dropped
-        };
-        end.fetch_add(1, Ordering::SeqCst);
+        let ended = [&self.0.dropped, &self.0.finished][usize::from(self.1)];
+        ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 impl Handlers {
-    fn new() -> Arc<Self> {
-        Self::blocking(Duration::ZERO)
-    }
-
     fn blocking(blocks: Duration) -> Arc<Self> {
-        let [running, most, dropped, finished] = [(); 4].map(|()| AtomicU32::new(0));
+        let [running, most, dropped, finished] = [const { AtomicU32::new(0) }; 4];
         Arc::new(Self {
             running,
             most,
@@ -73,242 +61,207 @@ impl Handlers {
     }
 
     /// Answers with the token of the lock, or with `free` if there is none.
-    async fn handle(&self, guard: Option<Extension<Arc<LockGuard>>>) -> String {
+    async fn handle(self: Arc<Self>, request: Request<()>) -> Answer {
         let together = 1 + self.running.fetch_add(1, Ordering::SeqCst);
         self.most.fetch_max(together, Ordering::SeqCst);
-        let mut running = Running(self, false);
+        let mut running = Running(&self, false);
         self.may_finish.acquire().await.unwrap().forget();
         #[expect(clippy::disallowed_methods, reason = "this handler blocks its thread")]
         std::thread::sleep(self.blocks);
         running.1 = true;
-        guard.map_or("free".to_owned(), |guard| guard.token().to_string())
+        let guard = request.extensions().get::<Arc<LockGuard>>();
+        let token = guard.map_or("free".to_owned(), |guard| guard.token().to_string());
+        Ok(Response::new(token))
     }
 
-    fn count(counter: &AtomicU32) -> u32 {
-        counter.load(Ordering::SeqCst)
+    /// How many have ended early, and how many have finished.
+    fn ended(&self) -> (u32, u32) {
+        let count = |counter: &AtomicU32| counter.load(Ordering::SeqCst);
+        (count(&self.dropped), count(&self.finished))
     }
 
     async fn wait_until_running(&self, count: u32) {
-        let running = async || Self::count(&self.running) == count;
-        eventually("the handlers run", PATIENCE, running).await;
+        let running = async || self.running.load(Ordering::SeqCst) == count;
+        eventually("the handlers run", LEASE, running).await;
     }
 }
 
-/// The lock that the header names.
-fn lock_of(locks: &LockManager, request: &Request) -> Option<LockBuilder> {
-    let header = |name| request.headers().get(name)?.to_str().ok();
-    let lock = locks.lock(header("lock")?);
-    let wait = header("wait-ms").map_or(PATIENCE, |wait| {
-        Duration::from_millis(wait.parse().unwrap())
-    });
-    let lock = lock.wait(wait);
-    if header("no-renewal").is_none() {
-        return Some(lock);
+#[derive(Clone)]
+struct Work(Arc<Handlers>);
+
+impl Service<Request<()>> for Work {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Answer>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
-    // The handler has two seconds to stop before the server grants the lock to another client.
-    let lock = lock.lease(Duration::from_secs(5)).max_renewals(0);
-    Some(lock.safety_margin(Duration::from_secs(2)))
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        Arc::clone(&self.0).handle(request).boxed()
+    }
 }
 
+/// A layer that takes the lock which the header names.
 fn layer(
-    locks: LockManager,
-) -> LockLayer<impl Fn(&Request) -> Option<LockBuilder> + Clone + Send + Sync + 'static, Body> {
-    LockLayer::new(move |request: &Request| lock_of(&locks, request))
+    locks: &LockManager,
+    settings: fn(LockBuilder) -> LockBuilder,
+) -> LockLayer<impl Fn(&Request<()>) -> Option<LockBuilder> + Clone + use<>, String> {
+    let locks = locks.clone();
+    LockLayer::new(move |request: &Request<()>| {
+        let name = request.headers().get("lock")?.to_str().ok()?;
+        Some(settings(locks.lock(name)))
+    })
 }
 
-/// A server whose only route is locked.
-struct Server {
-    url: String,
-    _running: AbortOnDropHandle<()>,
+/// Handles a request under this lock in a task.
+fn send<K>(handlers: &Arc<Handlers>, layer: &LockLayer<K, String>, lock: &str) -> JoinHandle<Answer>
+where
+    K: Fn(&Request<()>) -> Option<LockBuilder> + Clone,
+{
+    let request = Request::builder().header("lock", lock).body(());
+    let mut service = layer.layer(Work(Arc::clone(handlers)));
+    tokio::spawn(service.call(request.unwrap()))
 }
 
-impl Server {
-    async fn start<K>(handlers: &Arc<Handlers>, layer: LockLayer<K, Body>) -> Self
-    where
-        K: Fn(&Request) -> Option<LockBuilder> + Clone + Send + Sync + 'static,
-    {
-        let handlers = Arc::clone(handlers);
-        let handler = move |guard: Option<Extension<Arc<LockGuard>>>| async move {
-            handlers.handle(guard).await
-        };
-        let app = Router::new().route("/work", post(handler).layer(layer));
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let listener = TcpListener::bind(address).await.unwrap();
-        let serve = async move { axum::serve(listener, app).await.unwrap() };
-        Self {
-            url: format!("http://{address}/work"),
-            _running: AbortOnDropHandle::new(tokio::spawn(serve)),
-        }
-    }
-
-    /// A request under the lock with this name.
-    fn request(&self, lock: &str) -> RequestBuilder {
-        client().post(&self.url).header("lock", lock)
-    }
+async fn answer(task: JoinHandle<Answer>) -> Response<String> {
+    task.await.unwrap().unwrap()
 }
 
-fn client() -> Client {
-    let client = Client::builder().no_proxy().retry(reqwest::retry::never());
-    client.build().unwrap()
-}
-
-/// The answer to a request that is sent by a task.
-async fn answer(request: JoinHandle<reqwest::Result<reqwest::Response>>) -> reqwest::Response {
-    let answer = timeout(PATIENCE, request).await;
-    answer.expect("the server answers").unwrap().unwrap()
-}
-
-/// Two servers with a manager each.
-async fn two_servers(rig: &RedisRig, handlers: &Arc<Handlers>) -> [Server; 2] {
-    [
-        Server::start(handlers, layer(rig.manager())).await,
-        Server::start(handlers, layer(rig.manager())).await,
-    ]
-}
-
-/// Requests with one key run one after the other, whichever server they reach, and each has a later
-/// token. Requests with other keys, and without a key, do not wait for them.
-#[tokio::test]
-async fn route_is_locked_by_key_over_two_servers() {
-    let rig = RedisRig::start().await;
-    let handlers = Handlers::new();
-    let servers = two_servers(&rig, &handlers).await;
-    let mut requests = JoinSet::new();
-    for number in 0..10 {
-        let request = servers[number % 2].request("account:1");
-        requests.spawn(async move { request.send().await.unwrap().text().await.unwrap() });
-    }
+/// Requests with one key run one after the other, whichever service they reach, and each has a later token.
+/// Requests with other keys, and without a key, do not wait for them.
+#[tokio::test(start_paused = true)]
+async fn route_is_locked_by_key_over_two_services() {
+    let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
+    let layers = [(); 2].map(|()| layer(&manager(&server), |lock| lock));
+    let same = [0; 10].map(|_| "account:1");
+    let requests = same.iter().zip(layers.iter().cycle());
+    let requests: Vec<_> = requests
+        .map(|(lock, layer)| send(&handlers, layer, lock))
+        .collect();
     handlers.wait_until_running(1).await;
-    let other = tokio::spawn(servers[0].request("account:2").send());
+    let other = send(&handlers, &layers[0], "account:2");
     handlers.wait_until_running(2).await;
-    let without = tokio::spawn(client().post(&servers[1].url).send());
+    let mut service = layers[1].layer(Work(Arc::clone(&handlers)));
+    let without = tokio::spawn(service.call(Request::new(())));
     handlers.wait_until_running(3).await;
     handlers.may_finish.add_permits(12);
-    let tokens = requests.join_all().await;
-    let mut tokens: Vec<u64> = tokens.iter().map(|token| token.parse().unwrap()).collect();
+    let mut tokens = Vec::new();
+    for request in requests {
+        tokens.push(answer(request).await.into_body());
+    }
     tokens.sort_unstable();
     tokens.dedup();
     assert_eq!(tokens.len(), 10);
     assert_eq!(answer(other).await.status(), StatusCode::OK);
-    let free = answer(without).await.text().await.unwrap();
-    assert_eq!(free, "free");
+    assert_eq!(answer(without).await.body(), "free");
     // Those of the first key, one at a time, and the other two.
-    assert_eq!(Handlers::count(&handlers.most), 3);
-    assert_eq!(Handlers::count(&handlers.finished), 12);
+    assert_eq!(handlers.most.load(Ordering::SeqCst), 3);
+    assert_eq!(handlers.ended(), (0, 12));
 }
 
-/// Without a mapping of errors, a request that waits too long gets 503 and does not run. With one, it
-/// gets what the mapping says.
-#[tokio::test]
+/// Without a mapping of errors, a request that waits too long gets 503 and does not run. With one, it gets what
+/// the mapping says.
+#[tokio::test(start_paused = true)]
 async fn wait_limit_answers_503_or_what_the_user_says() {
-    let rig = RedisRig::start().await;
-    let handlers = Handlers::new();
-    let [first, second] = two_servers(&rig, &handlers).await;
-    let conflict = layer(rig.manager()).on_error(|error| {
-        let mut answer = Response::new(Body::from(error.to_string()));
+    let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
+    let [one, other] = [(); 2].map(|()| manager(&server));
+    let holder = send(&handlers, &layer(&one, |lock| lock), "a");
+    handlers.wait_until_running(1).await;
+    let short = layer(&other, |lock| lock.wait(LEASE / 100));
+    let refused = answer(send(&handlers, &short, "a")).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let conflict = short.clone().on_error(|error| {
+        let mut answer = Response::new(error.to_string());
         *answer.status_mut() = StatusCode::CONFLICT;
         answer
     });
-    let third = Server::start(&handlers, conflict).await;
-    let holder = tokio::spawn(first.request("a").send());
-    handlers.wait_until_running(1).await;
-
-    let refused = second.request("a").header("wait-ms", "50").send().await;
-    let refused = refused.unwrap();
-    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(refused.headers()["retry-after"], "1");
-    let refused = third.request("a").header("wait-ms", "50").send().await;
-    let refused = refused.unwrap();
+    let refused = answer(send(&handlers, &conflict, "a")).await;
     assert_eq!(refused.status(), StatusCode::CONFLICT);
-    let text = refused.text().await.unwrap();
+    let text = refused.body();
     assert!(text.starts_with("the lock was not free within"), "{text}");
-    let invalid = second.request(&"x".repeat(1_025)).send().await;
-    assert_eq!(invalid.unwrap().status(), StatusCode::BAD_REQUEST);
+    let invalid = answer(send(&handlers, &short, &"x".repeat(1_025))).await;
+    assert_eq!(invalid.status(), StatusCode::BAD_REQUEST);
 
     handlers.may_finish.add_permits(1);
     assert_eq!(answer(holder).await.status(), StatusCode::OK);
-    assert_eq!(Handlers::count(&handlers.finished), 1);
-    assert_eq!(Handlers::count(&handlers.dropped), 0);
+    assert_eq!(handlers.ended(), (0, 1));
 }
 
-/// The client closes its connection: the handler is dropped, and the lock is free for the other
-/// server. This is not reported as a dropped guard.
-#[tokio::test]
+/// The server drops the future of the response: the handler is dropped, and the lock is free. This is not
+/// reported as a dropped guard.
+#[tokio::test(start_paused = true)]
 async fn lock_is_released_when_the_client_leaves() {
-    let rig = RedisRig::start().await;
-    let handlers = Handlers::new();
+    let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
     let counts = Counts::default();
-    let locks = rig.builder().hooks(counts.clone()).lease(PATIENCE).build();
-    let server = Server::start(&handlers, layer(locks)).await;
-    let leaving = tokio::spawn(server.request("a").send());
+    let locks = LockManager::builder(server.client()).hooks(counts.clone());
+    let leaving = send(&handlers, &layer(&locks.build(), |lock| lock), "a");
     handlers.wait_until_running(1).await;
-    let other = rig.manager();
+    let other = manager(&server);
     assert!(try_lock(&other, "a").await.is_none());
     leaving.abort();
     let released = async || counts.released() == 1;
-    eventually("the lock is released", PATIENCE / 2, released).await;
+    eventually("the lock is released", LEASE / 2, released).await;
     let guard = try_lock(&other, "a").await;
     guard.expect("it is free").release().await;
-    assert_eq!(Handlers::count(&handlers.dropped), 1);
-    assert_eq!(counts.dropped(), 0);
+    assert_eq!((handlers.ended(), counts.dropped()), ((1, 0), 0));
 }
 
-/// The lock disappears from the server while the handler runs. The handler is dropped at its await
-/// point, and the answer says that the outcome is unknown.
-#[tokio::test]
+/// The lock disappears from the server while the handler runs. The handler is dropped at its await point, and
+/// the answer says that the outcome is unknown.
+#[tokio::test(start_paused = true)]
 async fn handler_is_dropped_when_its_lock_is_lost() {
-    let rig = RedisRig::start().await;
-    let handlers = Handlers::new();
-    let server = Server::start(&handlers, layer(rig.manager())).await;
-    let request = tokio::spawn(server.request("a").send());
+    let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
+    let request = send(&handlers, &layer(&manager(&server), |lock| lock), "a");
     handlers.wait_until_running(1).await;
-    rig.take_away("a").await;
+    server.expire("a");
     let answer = answer(request).await;
     assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
     assert!(answer.headers().get("retry-after").is_none());
-    assert_eq!(Handlers::count(&handlers.dropped), 1);
+    assert_eq!(handlers.ended(), (1, 0));
 }
 
 /// A handler blocks its thread until the lock is lost, and returns without an await point.
 #[tokio::test]
 async fn handler_that_returns_after_the_loss_gets_504() {
-    let rig = RedisRig::start().await;
-    let handlers = Handlers::blocking(Duration::from_secs(6));
-    let server = Server::start(&handlers, layer(rig.manager())).await;
+    let handlers = Handlers::blocking(Duration::from_secs(1));
+    let locks = LockManager::new(LocalBackend::new());
+    let short = layer(&locks, |lock| {
+        lock.lease(Duration::from_secs(1)).max_renewals(0)
+    });
     handlers.may_finish.add_permits(1);
-    let request = server.request("a").header("no-renewal", "1").send();
-    let answer = request.await.unwrap();
+    let answer = answer(send(&handlers, &short, "a")).await;
     assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
-    assert_eq!(Handlers::count(&handlers.finished), 1);
+    assert_eq!(handlers.ended(), (0, 1));
 }
 
 /// A handler that hangs keeps the lock for its lease and its renewals, here for none.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn hanging_handler_loses_lock_after_max_renewals() {
-    let rig = RedisRig::start().await;
-    let handlers = Handlers::new();
-    let [first, second] = two_servers(&rig, &handlers).await;
-    let hanging = first.request("a").header("no-renewal", "1").send();
-    let hanging = tokio::spawn(hanging);
+    let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
+    let hanging = layer(&manager(&server), |lock| lock.max_renewals(0));
+    let hanging = send(&handlers, &hanging, "a");
     handlers.wait_until_running(1).await;
-    let next = tokio::spawn(second.request("a").send());
-    let lost = answer(hanging).await;
-    assert_eq!(lost.status(), StatusCode::GATEWAY_TIMEOUT);
+    let next = layer(&manager(&server), |lock| lock.wait(LEASE * 2));
+    let next = send(&handlers, &next, "a");
+    assert_eq!(answer(hanging).await.status(), StatusCode::GATEWAY_TIMEOUT);
     handlers.wait_until_running(1).await;
     handlers.may_finish.add_permits(1);
     assert_eq!(answer(next).await.status(), StatusCode::OK);
-    assert_eq!(Handlers::count(&handlers.most), 1);
+    assert_eq!(handlers.most.load(Ordering::SeqCst), 1);
 }
 
 /// A server of locks that is away is not an error of the handler.
-#[tokio::test]
-async fn request_is_refused_while_redis_is_away() {
-    let rig = RedisRig::start().await;
-    let handlers = Handlers::new();
-    let server = Server::start(&handlers, layer(rig.manager())).await;
-    rig.crash().await;
-    let request = server.request("a").header("wait-ms", "200").send();
-    let answer = request.await.unwrap();
-    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(Handlers::count(&handlers.most), 0);
+#[tokio::test(start_paused = true)]
+async fn request_is_refused_while_the_server_is_away() {
+    let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
+    server.pause();
+    let request = send(&handlers, &layer(&manager(&server), |lock| lock), "a");
+    assert_eq!(
+        answer(request).await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    assert_eq!(handlers.most.load(Ordering::SeqCst), 0);
 }

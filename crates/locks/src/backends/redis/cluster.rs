@@ -12,7 +12,7 @@
 //! its slot moves says so ([`Script::while_moving`]).
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_ok};
@@ -24,6 +24,7 @@ use super::connection::{Connection, backend_error, needs_new_connection};
 use super::scripts::Script;
 use crate::shared::error::BackendError;
 use crate::shared::link::Link;
+use crate::shared::lock::lock;
 use crate::shared::retry::Backoff;
 
 mod nodes;
@@ -81,10 +82,6 @@ impl Map {
 
 /// The connections to the masters, by their address.
 type Connections = Arc<Mutex<HashMap<String, Arc<Connection>>>>;
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Cluster {
     pub(super) fn new(nodes: Nodes, connect: Duration, response: Duration) -> Self {

@@ -6,7 +6,7 @@
 //! So a process asks a cluster separately, at the same time as for a lock: for its first lock, and then at
 //! most once per second. If the cluster has lost the id, the first process to notice stores its id again.
 
-use std::sync::{Arc, LazyLock, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::Redis;
 use super::scripts::Script;
 use crate::shared::error::BackendError;
+use crate::shared::lock::lock;
 
 /// How often a process asks a cluster for the id.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ impl Redis {
     /// The id of a cluster. While its node is away, the id is what it was, or what the user chose.
     pub(super) async fn shared_source(self: &Arc<Self>) -> Result<Arc<str>, BackendError> {
         let is_known = {
-            let mut asked = self.source_asked();
+            let mut asked = lock(&self.source_asked);
             if asked.is_some_and(|asked| asked.elapsed() < ASK_EVERY) {
                 return Ok(self.source.candidate());
             }
@@ -80,12 +81,7 @@ impl Redis {
         let keys = [format!("{}:source", self.prefix)];
         let answer = self.servers.script::<String>(&SOURCE, &keys, &arguments);
         self.source.saw(&answer.await?);
-        *self.source_asked() = Some(Instant::now());
+        *lock(&self.source_asked) = Some(Instant::now());
         Ok(())
-    }
-
-    fn source_asked(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        let asked = self.source_asked.lock();
-        asked.unwrap_or_else(PoisonError::into_inner)
     }
 }

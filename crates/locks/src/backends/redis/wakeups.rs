@@ -9,7 +9,7 @@
 //! On a cluster the connection leads to any node: the cluster sends each message to all of them.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use super::address::Address;
+use crate::shared::lock::lock;
 use crate::shared::retry::Backoff;
 use crate::shared::topics::{Listener, Topics};
 
@@ -362,7 +363,7 @@ impl LazyWakeUps {
     }
 
     pub(super) fn get(&self) -> WakeUps {
-        let mut started = self.started();
+        let mut started = lock(&self.started);
         // A runtime that was shut down has ended the task.
         if let Some(wake_ups) = &*started
             && wake_ups.commands.is_closed()
@@ -375,10 +376,6 @@ impl LazyWakeUps {
 
     /// Ends the task after its last subscription. The next waiter starts another one.
     pub(super) fn close(&self) {
-        *self.started() = None;
-    }
-
-    fn started(&self) -> MutexGuard<'_, Option<WakeUps>> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.started) = None;
     }
 }

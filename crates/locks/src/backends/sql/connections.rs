@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Debug, Formatter};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -22,6 +22,7 @@ use super::errors::{Fate, backend_error, fate_after};
 use super::session::Session;
 use super::{mysql, postgres, sqlite};
 use crate::shared::error::BackendError;
+use crate::shared::lock::lock;
 use crate::shared::source::SourceId;
 
 /// How often the connections are replaced at most because the server refuses writes. A server that stays
@@ -298,8 +299,4 @@ fn put_back(idle: &Mutex<Idle>, connected: Connected, fate: Fate) -> Vec<Box<dyn
     drop(idle);
     drop(permits);
     closed
-}
-
-fn lock(idle: &Mutex<Idle>) -> MutexGuard<'_, Idle> {
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }

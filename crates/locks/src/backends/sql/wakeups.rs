@@ -5,7 +5,7 @@
 //! are woken then, because messages may have been missed. A lost message delays a waiter by its
 //! fallback, not by the lease.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlx::Executor;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::postgres::CHANNEL;
+use crate::shared::lock::lock;
 use crate::shared::retry::Backoff;
 use crate::shared::topics::{Listener, Topics};
 
@@ -65,7 +66,7 @@ impl WakeUps {
     pub(super) fn subscribe(&self, name: &str) -> Subscription {
         let released = self.topics.listen(name);
         let start = || AbortOnDropHandle::new(tokio::spawn(self.task().run()));
-        let mut task = self.running();
+        let mut task = lock(&self.task);
         // A runtime that was shut down has ended the task.
         if task.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
             *task = Some(start());
@@ -78,7 +79,7 @@ impl WakeUps {
 
     /// Closes the connection. The next waiter opens another one.
     pub(super) fn close(&self) {
-        *self.running() = None;
+        *lock(&self.task) = None;
         self.listening.send_replace(false);
     }
 
@@ -89,10 +90,6 @@ impl WakeUps {
             topics: self.topics.clone(),
             listening: self.listening.clone(),
         }
-    }
-
-    fn running(&self) -> MutexGuard<'_, Option<AbortOnDropHandle<()>>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -18,6 +18,7 @@ use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
 use crate::backend::{Change, Changed, Claim, NumberKey, NumberRequest, Numbers};
 use crate::shared::error::{BackendError, LostReason};
+use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 use crate::shared::numbers::Replaced;
 use crate::shared::token::Token;
@@ -88,7 +89,7 @@ impl Session {
     ) -> Result<Changed, BackendError> {
         let nonce = request.nonce.to_string();
         // Another server than that of the earlier attempt may be behind it.
-        let mut is_synced = request.tried().is_some();
+        let mut is_synced = lock(&request.tried).is_some();
         if is_synced {
             self.sync().await.map_err(backend_error)?;
         }
@@ -110,7 +111,7 @@ impl Session {
                     is_changed: false,
                 });
             };
-            *request.tried() = Some(replaced);
+            *lock(&request.tried) = Some(replaced);
             let data = contents.after(nonce.clone(), value);
             let written = match (request.change, replaced) {
                 (Change::Remove { .. }, (None, _)) => Ok(()),
@@ -130,7 +131,7 @@ impl Session {
                 }
                 // Another client was faster, or an earlier attempt of this request.
                 Err(Error::BadVersion | Error::NodeExists | Error::NoNode) => {
-                    *request.tried() = unanswered;
+                    *lock(&request.tried) = unanswered;
                 }
                 Err(error) => return Err(backend_error(error)),
             }
@@ -176,7 +177,7 @@ impl Session {
 /// # Errors
 /// Returns an error if it is unknown whether that attempt was executed.
 fn still_open(request: &NumberRequest, found: Replaced) -> Result<Option<Replaced>, BackendError> {
-    let last = *request.tried();
+    let last = *lock(&request.tried);
     let Some((before, version)) = last else {
         return Ok(None);
     };
@@ -279,6 +280,7 @@ impl Numbers for ZooKeeperBackend {
 mod tests {
     use super::{Contents, RECENT, still_open};
     use crate::backend::{Change, NumberKey, NumberRequest};
+    use crate::shared::lock::lock;
 
     #[test]
     fn contents_keep_recent_changes_and_refuse_others() {
@@ -301,7 +303,7 @@ mod tests {
         let kind = "number";
         let request = NumberRequest::new(NumberKey { kind, name }, Change::Add(1), None);
         let open = |last, found| {
-            *request.tried() = last;
+            *lock(&request.tried) = last;
             still_open(&request, found).map_err(|error| error.is_permanent())
         };
         let (absent, seven) = ((None, -1), (Some(1), 7));

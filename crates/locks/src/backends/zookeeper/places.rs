@@ -1,9 +1,10 @@
 //! The places that this process may have on the ensemble, until they are known to be gone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::session::Session;
+use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 
 #[derive(Debug, Default)]
@@ -29,35 +30,31 @@ impl Place {
 
 impl Places {
     pub(super) fn get(&self, nonce: Nonce) -> Option<Place> {
-        self.places().get(&nonce).cloned()
+        lock(&self.0).get(&nonce).cloned()
     }
 
     pub(super) fn insert(&self, nonce: Nonce, place: Place) {
-        self.places().insert(nonce, place);
+        lock(&self.0).insert(nonce, place);
     }
 
     pub(super) fn change(&self, nonce: Nonce, change: impl FnOnce(&mut Place)) {
-        if let Some(place) = self.places().get_mut(&nonce) {
+        if let Some(place) = lock(&self.0).get_mut(&nonce) {
             change(place);
         }
     }
 
     pub(super) fn remove(&self, nonce: Nonce) {
-        let removed = self.places().remove(&nonce);
+        let removed = lock(&self.0).remove(&nonce);
         // Dropping the last place of a session may close it, so unlock the mutex first.
         drop(removed);
     }
 
     pub(super) fn clear(&self) {
-        let removed = std::mem::take(&mut *self.places());
+        let removed = std::mem::take(&mut *lock(&self.0));
         drop(removed);
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places().len()
-    }
-
-    fn places(&self) -> MutexGuard<'_, HashMap<Nonce, Place>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).len()
     }
 }

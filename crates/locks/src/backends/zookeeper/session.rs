@@ -3,7 +3,7 @@
 //! This module only knows whether a session is connected, disconnected or over. Renewals and
 //! deadlines decide whether its locks are still held.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -13,6 +13,7 @@ use super::access::Access;
 use crate::shared::clock::{Clock, Moment, default_clock};
 use crate::shared::error::BackendError;
 use crate::shared::link::Link;
+use crate::shared::lock::lock;
 use crate::shared::managers::Managers;
 use crate::shared::nonce::Nonce;
 
@@ -85,7 +86,9 @@ impl Session {
     /// Returns the rest at `now` of the lease since the last confirmed write, if it is at least half
     /// of it.
     pub(super) fn rest_of_lease(&self, now: Moment) -> Option<Duration> {
-        let rest = self.lease().checked_sub(now.since(*self.confirmed()))?;
+        let rest = self
+            .lease()
+            .checked_sub(now.since(*lock(&self.confirmed)))?;
         (rest >= self.lease() / 2).then_some(rest)
     }
 
@@ -97,7 +100,7 @@ impl Session {
         let sent = self.clock.now();
         let answer = tokio::time::timeout(self.response_limit, request).await;
         let output = answer.map_err(|_| E::from(Error::Timeout))??;
-        let mut confirmed = self.confirmed();
+        let mut confirmed = lock(&self.confirmed);
         *confirmed = (*confirmed).max(sent);
         Ok(output)
     }
@@ -110,12 +113,6 @@ impl Session {
             writer.add_check_version(path, ANY_VERSION)?;
         }
         self.write(writer.commit()).await.map(drop)
-    }
-
-    fn confirmed(&self) -> std::sync::MutexGuard<'_, Moment> {
-        self.confirmed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes to a directory, which it creates if there is none. Returns the time of the leader. The later

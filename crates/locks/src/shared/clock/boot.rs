@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use rustix::time::{
 };
 
 use super::{Clock, Moment};
+use crate::shared::lock::lock;
 
 /// The time since the machine started, including suspended time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,7 +60,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        TIMER.state().sleepers.remove(&self.key);
+        lock(&TIMER.state).sleepers.remove(&self.key);
     }
 }
 
@@ -89,12 +90,8 @@ struct State {
 }
 
 impl Timer {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake_at(&self, key: (Moment, u64), waker: Waker) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if !state.is_running {
             let thread = std::thread::Builder::new().name("lock-timer".to_owned());
             if let Err(error) = thread.spawn(|| TIMER.run()) {
@@ -116,7 +113,7 @@ impl Timer {
     fn run(&self) {
         let mut is_warned = false;
         loop {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.alarm.is_none() {
                 match timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC) {
                     Ok(alarm) => state.alarm = Some(Arc::new(alarm)),
@@ -173,6 +170,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{BootClock, Clock, TIMER};
+    use crate::shared::lock::lock;
 
     #[tokio::test]
     async fn sleeps_end_in_order_and_leave_no_entries() {
@@ -183,7 +181,7 @@ mod tests {
             () = late => panic!("the later sleep ended first"),
             () = early => assert!(BootClock.now() >= start + Duration::from_millis(20)),
         }
-        assert!(TIMER.state().sleepers.is_empty());
+        assert!(lock(&TIMER.state).sleepers.is_empty());
     }
 
     #[tokio::test]

@@ -1,41 +1,26 @@
 //! The cases that only `make verify` runs: logic of the client on one more server.
 
-use stocklock_locks::LockManager;
+use stocklock_locks::backend::Claim;
 use stocklock_testkit::servers::Backend::{Mysql, Postgres, Sqlite};
 
-use super::{admin, coordination, faults, jobs, leases, multi, two_of_three};
-use crate::rig::claiming::Claiming;
+use super::{CLAIMED, TWO_OF_THREE};
 use crate::rig::cluster::ClusterRig;
 use crate::rig::redis::RedisRig;
 use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 
-untokened_client_contract! { redlock, RedLockRig::start(), tokio::test }
-client_contract! { zookeeper, ZooKeeperRig::start(), tokio::test }
-client_contract! { postgres, SqlRig::start(Postgres), tokio::test }
-client_contract! { mysql, SqlRig::start(Mysql), tokio::test }
-client_contract! { sqlite, SqlRig::start(Sqlite), tokio::test }
-larger_contract! {
-    client_contract, cluster, ClusterRig::start(), tokio::test,
-    jobs: [
-        job_runs_once_per_period_over_processes, job_runs_again_after_its_period,
-        job_longer_than_its_period_runs_alone
-    ]
-}
-coordination_contract! { cluster_numbers, ClusterRig::start(), tokio::test, repeated_change_counts_once }
-contract! {
-    cluster_broken, ClusterRig::start_private(), tokio::test,
-    coordination: [change_with_lost_answer_counts_once, silent_server_is_reported_to_participants]
-}
-long_claim_contract! {
-    claim_contract, cluster_writers, Claiming::start(ClusterRig::start(), LockManager::write), tokio::test
-}
-claim_contracts! {
-    long_claim_contract(contract), [redis_writers, redis_two_of_three], RedisRig::start(), tokio::test,
-    faults: [silent_server_is_reported_as_unavailable, blocked_release_is_repeated]
-}
-claim_contracts! {
-    long_claim_contract(contract), [zookeeper_writers, zookeeper_two_of_three], ZooKeeperRig::start(),
-    tokio::test, faults: [silent_server_is_reported_as_unavailable, blocked_release_is_repeated]
+contract! { tokio::test;
+    redlock = RedLockRig::start() => limits common_limit;
+    zookeeper = ZooKeeperRig::start() => limits common_limit next_period;
+    postgres = SqlRig::start(Postgres) => limits common_limit next_period;
+    mysql = SqlRig::start(Mysql) => limits common_limit next_period;
+    sqlite = SqlRig::start(Sqlite) => limits common_limit next_period;
+    cluster = ClusterRig::start() => lasting larger limits common_limit next_period periods numbers repetition;
+    cluster_broken = ClusterRig::start_private() => lost_change;
+    cluster_writers = ClusterRig::start(), Claim::WRITE => expiry lasting limits;
+    redis_writers = RedisRig::start(), Claim::WRITE => lasting limits silence;
+    redis_two_of_three = RedisRig::start(), TWO_OF_THREE => lasting limits silence;
+    zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => lasting limits silence;
+    zookeeper_two_of_three = ZooKeeperRig::start(), TWO_OF_THREE => lasting limits silence;
 }

@@ -133,10 +133,6 @@ impl Rig for ClusterRig {
         self.settings(&self.url()).build().unwrap()
     }
 
-    fn clock(&self) -> BootClock {
-        BootClock
-    }
-
     async fn left(&self) -> usize {
         let mut left = self.keys("{*}").await.len();
         for pattern in ["{*}:holders", "{*}:waiters"] {

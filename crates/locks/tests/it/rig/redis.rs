@@ -81,10 +81,6 @@ impl Rig for RedisRig {
         backend.build().unwrap()
     }
 
-    fn clock(&self) -> BootClock {
-        BootClock
-    }
-
     async fn left(&self) -> usize {
         let mut left = self.keys("lock{*}").await.len();
         let mut direct = self.direct().await;

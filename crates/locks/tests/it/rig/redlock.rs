@@ -182,10 +182,6 @@ impl Rig for RedLockRig {
         self.patient(NODE_LIMIT)
     }
 
-    fn clock(&self) -> BootClock {
-        BootClock
-    }
-
     async fn left(&self) -> usize {
         let keys = self.masters.iter().map(|master| master.keys("redlock{*}"));
         BTreeSet::from_iter(join_all(keys).await.concat()).len()

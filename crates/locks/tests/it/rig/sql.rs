@@ -263,10 +263,6 @@ impl Rig for SqlRig {
         builder.build().unwrap()
     }
 
-    fn clock(&self) -> BootClock {
-        BootClock
-    }
-
     async fn left(&self) -> usize {
         let count = "SELECT count(*) FROM distributed_lock WHERE nonce <> ''";
         usize::try_from(self.number(count).await).unwrap()

@@ -132,10 +132,6 @@ impl Rig for ZooKeeperRig {
         self.at(&self.proxy.address().to_string())
     }
 
-    fn clock(&self) -> BootClock {
-        BootClock
-    }
-
     async fn left(&self) -> usize {
         self.places().await.len()
     }

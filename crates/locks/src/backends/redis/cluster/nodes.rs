@@ -1,7 +1,7 @@
 //! The nodes of a cluster, as far as this process knows them.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::hosts::{parse_hosts, split_path};
@@ -13,6 +13,8 @@ use redis::{
     RedisResult, Value,
 };
 use tokio::time::timeout;
+
+use crate::shared::lock::lock;
 
 /// The port of a node whose address has none.
 const PORT: &str = "6379";
@@ -105,13 +107,13 @@ impl Nodes {
             Some(found) => found,
             None => self.first().await?,
         };
-        *self.learned() = table.nodes;
+        *lock(&self.learned) = table.nodes;
         Ok(table.masters)
     }
 
     /// Asks all nodes at the same time, so that a dead one costs no time.
     async fn first(&self) -> RedisResult<(String, Table)> {
-        let mut known = self.learned().clone();
+        let mut known = lock(&self.learned).clone();
         known.extend(self.seeds.iter().cloned());
         let asked = known.into_iter();
         let asked = asked.map(|node| self.ask(node).boxed());
@@ -142,10 +144,6 @@ impl Nodes {
             read.ok_or_else(|| failed("CLUSTER SLOTS has an unexpected answer"))?;
         }
         Ok((node, table))
-    }
-
-    fn learned(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,7 @@
 //! All masters together: asks them at the same time, and remembers who voted for which lock.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::node::{Ballot, Loss, Node};
 use crate::backend::{Renewal, Renewed};
 use crate::shared::error::{BackendError, LostReason};
+use crate::shared::lock::lock;
 use crate::shared::managers::Managers;
 use crate::shared::nonce::Nonce;
 use crate::shared::retry::Backoff;
@@ -221,13 +222,13 @@ impl Quorum {
 
     /// Remembers the votes of a lock that was acquired.
     pub(super) fn insert(&self, votes: Votes) {
-        self.held().insert(votes.ballot.nonce, votes);
+        lock(&self.held).insert(votes.ballot.nonce, votes);
     }
 
     /// Adds a vote whose answer came after the lock was acquired. A master answers each attempt once, so
     /// this is not a vote that was lost.
     pub(super) fn add_late(&self, ballot: &Ballot, node: usize) {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         let votes = held.get_mut(&ballot.nonce);
         let votes = votes.filter(|votes| votes.ballot.attempt == ballot.attempt);
         if let Some(votes) = votes
@@ -240,7 +241,7 @@ impl Quorum {
     /// Notes that a master has answered after the lock was acquired, even if it refused: no request of this
     /// attempt can reach it any more.
     pub(super) fn close_late(&self, ballot: &Ballot, node: usize) {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         let votes = held.get_mut(&ballot.nonce);
         let votes = votes.filter(|votes| votes.ballot.attempt == ballot.attempt);
         if let Some(open) = votes.and_then(|votes| votes.open.as_mut()) {
@@ -250,11 +251,11 @@ impl Quorum {
 
     /// The votes of a lock, unless it was released or lost.
     pub(super) fn votes(&self, nonce: Nonce) -> Option<Votes> {
-        self.held().get(&nonce).cloned()
+        lock(&self.held).get(&nonce).cloned()
     }
 
     pub(super) fn remove(&self, nonce: Nonce) -> Option<Votes> {
-        self.held().remove(&nonce)
+        lock(&self.held).remove(&nonce)
     }
 
     /// Forgets a lock that has lost its majority, and gives its other votes back in the background.
@@ -303,7 +304,7 @@ impl Quorum {
     /// The votes to renew on each master.
     pub(super) fn renewals_by_node(&self, renewals: &[Renewal]) -> Vec<Renewals> {
         let mut by_node = vec![Renewals::default(); self.nodes.len()];
-        let held = self.held();
+        let held = lock(&self.held);
         for (number, renewal) in renewals.iter().enumerate() {
             let Some(votes) = held.get(&renewal.nonce) else {
                 continue;
@@ -327,7 +328,7 @@ impl Quorum {
         reason: LostReason,
     ) -> Renewed {
         let (left, kept) = {
-            let mut held = self.held();
+            let mut held = lock(&self.held);
             let Some(votes) = held.get_mut(&renewal.nonce) else {
                 return Renewed::Gone(LostReason::Stolen);
             };
@@ -353,10 +354,6 @@ impl Quorum {
             warnings.into_iter().map(named).collect::<Vec<_>>()
         });
         join_all(warnings).await.concat()
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<Nonce, Votes>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

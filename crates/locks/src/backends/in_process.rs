@@ -1,0 +1,272 @@
+//! A back end that keeps its locks in [`Tables`] of this process.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{
+    Admin, Attempt, Backend, Changed, Claim, Contender, Extras, Fence, Fencing, Grant, Nudge,
+    NumberKey, NumberRequest, Numbers, Periods, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request, Sealed,
+};
+use crate::claims::LockView;
+use crate::shared::error::{BackendError, LostReason, was_answered};
+use crate::shared::nonce::Nonce;
+use crate::shared::source::SourceId;
+use crate::shared::tables::Tables;
+use crate::shared::token::Token;
+use crate::shared::topics::Listener;
+
+/// A kind of request. It selects the requests that a fault affects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Question {
+    /// An attempt to acquire a lock.
+    Acquire,
+    /// A batch of renewals.
+    Renew,
+    /// The release of a lock.
+    Release,
+    /// The reduction of a claim.
+    Reduce,
+    /// The start of a period.
+    Period,
+    /// The change of a number.
+    Change,
+    /// A look at a number, or at the holders of a lock.
+    Read,
+    /// The removal of a holder by an operator.
+    Revoke,
+    /// The check whether a client holds a lock.
+    Verify,
+    /// The check whether the server answers.
+    Ping,
+}
+
+pub trait InProcess: Clone + Debug + Send + Sync + 'static {
+    const NAME: &'static str;
+
+    /// How long the answer to a change is remembered. Zero: no request or answer is ever lost.
+    const REMEMBERS: Duration;
+
+    fn tables(&self) -> &Tables;
+
+    fn source(&self) -> &SourceId;
+
+    fn response_limit(&self) -> Duration;
+
+    /// After how long a waiter asks again without a wake-up. One for permits stays in the queue for three
+    /// times as long.
+    fn fallback(&self, claim: Claim) -> Duration;
+
+    fn ask<T: Send + 'static>(
+        &self,
+        question: Question,
+        answer: impl FnOnce(&Tables) -> T + Send + 'static,
+    ) -> impl Future<Output = Result<T, BackendError>> + Send;
+
+    fn attach_manager(&self, nudge: &Nudge);
+
+    fn detach_manager(&self, nudge: &Nudge);
+}
+
+impl<S: InProcess> Sealed for S {}
+
+impl<S: InProcess> Fencing for S {
+    type Token = Token;
+}
+
+#[async_trait]
+impl<S: InProcess> Backend for S {
+    fn properties(&self) -> Properties {
+        Properties {
+            name: S::NAME,
+            response_limit: self.response_limit(),
+            session: None,
+            max_lease: None,
+            lookahead: 0,
+        }
+    }
+
+    fn extras(&self) -> Extras<'_> {
+        Extras {
+            periods: Some(self),
+            numbers: Some(self),
+        }
+    }
+
+    fn contender(&self, request: Request) -> Box<dyn Contender> {
+        Box::new(InProcessContender {
+            client: self.clone(),
+            request,
+            changed: None,
+            left_something: false,
+            is_unanswered: false,
+        })
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+        let renewals = renewals.to_vec();
+        let renew = move |tables: &Tables| tables.renew(&renewals);
+        self.ask(Question::Renew, renew).await
+    }
+
+    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+        let request = request.clone();
+        let release = move |tables: &Tables| tables.release(&request, !S::REMEMBERS.is_zero());
+        self.ask(Question::Release, release).await
+    }
+
+    async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
+        let name = name.to_owned();
+        let verify = move |tables: &Tables| tables.verify(&name, nonce);
+        self.ask(Question::Verify, verify).await
+    }
+
+    fn attach(&self, nudge: Nudge) {
+        self.attach_manager(&nudge);
+    }
+
+    async fn detach(&self, nudge: &Nudge) {
+        self.detach_manager(nudge);
+    }
+}
+
+#[async_trait]
+impl<S: InProcess> Periods for S {
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let name = name.to_owned();
+        let begin = move |tables: &Tables| tables.periods.begin(tables.now(), &name, nonce, period);
+        self.ask(Question::Period, begin).await
+    }
+}
+
+#[async_trait]
+impl<S: InProcess> Numbers for S {
+    async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
+        let request = request.clone();
+        let change = move |tables: &Tables| tables.change(&request, S::REMEMBERS);
+        self.ask(Question::Change, change).await?
+    }
+
+    async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError> {
+        let mut changed = self.tables().numbers.changed.listen(&key.topic());
+        let value = || {
+            let key = key.clone();
+            let value = move |tables: &Tables| tables.numbers.value(tables.now(), &key);
+            self.ask(Question::Read, value)
+        };
+        let first = value().await?;
+        if other_than != Some(first) {
+            return Ok(first);
+        }
+        let clock = &self.tables().clock;
+        tokio::select! {
+            () = changed.changed() => {}
+            // The number may expire, which is not published.
+            () = clock.sleep_until(clock.now() + self.fallback(Claim::READ)) => {}
+        }
+        value().await
+    }
+
+    async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
+        let name = name.to_owned();
+        let tokens = move |tables: &Tables| tables.shares.tokens(tables.now(), &name);
+        self.ask(Question::Read, tokens).await
+    }
+
+    async fn reduce(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        keep: u32,
+    ) -> Result<Option<LostReason>, BackendError> {
+        let name = name.to_owned();
+        let reduce = move |tables: &Tables| tables.reduce(&name, nonce, keep);
+        self.ask(Question::Reduce, reduce).await
+    }
+}
+
+#[async_trait]
+impl<S: InProcess> Admin for S {
+    async fn ping(&self) -> Result<(), BackendError> {
+        self.ask(Question::Ping, |_| ()).await
+    }
+
+    async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
+        let name = name.to_owned();
+        let inspect = move |tables: &Tables| tables.inspect(&name, claim);
+        self.ask(Question::Read, inspect).await
+    }
+
+    async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
+        let (name, buries) = (name.to_owned(), !S::REMEMBERS.is_zero());
+        let revoke = move |tables: &Tables| tables.revoke(&name, nonce, claim, buries);
+        self.ask(Question::Revoke, revoke).await
+    }
+}
+
+struct InProcessContender<S> {
+    client: S,
+    request: Request,
+    changed: Option<Listener>,
+    left_something: bool,
+    is_unanswered: bool,
+}
+
+impl<S: InProcess> Sealed for InProcessContender<S> {}
+
+#[async_trait]
+impl<S: InProcess> Contender for InProcessContender<S> {
+    async fn attempt(&mut self) -> Result<Attempt, BackendError> {
+        let (request, lease) = (self.request.clone(), self.request.lease);
+        let fallback = self.client.fallback(request.claim);
+        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let source = self.client.source();
+        let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
+        let answer = self.client.ask(Question::Acquire, move |tables| {
+            tables.acquire(&request, fallback.saturating_mul(3), candidate, is_fixed)
+        });
+        let answer = answer.await;
+        if was_answered(&answer) {
+            // This answer is only about this request. An earlier one may still be on its way.
+            self.is_unanswered = was_unanswered;
+        }
+        let already_released = || BackendError::permanent("this acquisition was already released");
+        let answer = answer?.ok_or_else(already_released)?;
+        // A request for permits that was not granted is in their queue.
+        self.left_something = answer.is_ok() || self.request.claim != Claim::Exclusive;
+        Ok(match answer {
+            Ok((token, id)) => Attempt::Held(Grant {
+                fence: Some(Fence {
+                    token,
+                    source: source.saw(&id),
+                }),
+                lease,
+            }),
+            Err(denied) => denied.attempt(fallback),
+        })
+    }
+
+    async fn wait(&mut self) -> Result<(), BackendError> {
+        match &mut self.changed {
+            Some(changed) => changed.changed().await,
+            changed => *changed = Some(self.client.tables().listen(&self.request)),
+        }
+        Ok(())
+    }
+
+    fn may_have_left_something(&self) -> bool {
+        self.left_something || self.is_unanswered
+    }
+
+    fn has_unanswered_attempt(&self) -> bool {
+        self.is_unanswered
+    }
+}
