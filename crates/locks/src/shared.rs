@@ -13,6 +13,7 @@ pub(crate) mod numbers;
 pub(crate) mod periods;
 pub(crate) mod retry;
 pub(crate) mod revoked;
+pub(crate) mod setters;
 pub(crate) mod shares;
 pub(crate) mod source;
 pub(crate) mod table;

@@ -19,6 +19,7 @@ use crate::shared::clock::Clock;
 use crate::shared::error::BackendError;
 use crate::shared::managers::Managers;
 use crate::shared::nonce::REMEMBERED;
+use crate::shared::setters::setters;
 use crate::shared::source::SourceId;
 use crate::shared::tables::Tables;
 
@@ -69,25 +70,18 @@ impl MemoryServer {
 }
 
 impl MemoryBackend {
-    /// Sets how long each request and each answer takes to arrive. Default: no time.
-    #[must_use]
-    pub fn latency(mut self, latency: Duration) -> Self {
-        self.latency = latency;
-        self
-    }
+    setters! {
+        /// Sets how long each request and each answer takes to arrive. Default: no time.
+        #[must_use]
+        latency: Duration;
 
-    /// Sets how long the client waits for an answer. Default: 1 s.
-    #[must_use]
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.response_limit = limit;
-        self
-    }
+        /// Sets how long the client waits for an answer. Default: 1 s.
+        #[must_use]
+        response_limit: Duration;
 
-    /// Sets after how long a waiter asks again without a wake-up. Default: 1 s.
-    #[must_use]
-    pub fn fallback(mut self, fallback: Duration) -> Self {
-        self.fallback = fallback;
-        self
+        /// Sets after how long a waiter asks again without a wake-up. Default: 1 s.
+        #[must_use]
+        fallback: Duration;
     }
 
     /// Sets the source of the tokens. Default: a random id, which the server forgets with its data.

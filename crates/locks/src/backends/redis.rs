@@ -38,8 +38,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Backend, Claim, Contender, Extras, Nudge, Periods, Properties, Release, ReleaseRequest,
-    Renewal, Renewed, Request, Sealed,
+    Backend, Claim, Contender, Extras, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::managers::Managers;
@@ -324,17 +324,5 @@ impl Backend for RedisBackend {
             self.0.wake_ups.close();
             self.0.servers.close();
         });
-    }
-}
-
-#[async_trait]
-impl Periods for RedisBackend {
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        self.0.begin_period(name, nonce, period).await
     }
 }

@@ -50,13 +50,14 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Backend, Contender, Extras, Nudge, Periods, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request, Sealed,
+    Backend, Contender, Extras, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
+    Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::lock::lock;
 use crate::shared::managers::Managers;
 use crate::shared::nonce::Nonce;
+use crate::shared::setters::setters;
 use crate::shared::source::SourceId;
 
 mod admin;
@@ -117,23 +118,16 @@ impl SqlBuilder {
         self
     }
 
-    /// Sets how long opening a connection may take. Default: 1 s.
-    pub fn connect_limit(mut self, limit: Duration) -> Self {
-        self.connect_limit = limit;
-        self
-    }
+    setters! {
+        /// Sets how long opening a connection may take. Default: 1 s.
+        connect_limit: Duration;
 
-    /// Sets how long an answer may take. Default: 1 s. The server ends statements that take longer;
-    /// MariaDB and MySQL count waiting for a row in whole seconds.
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.response_limit = limit;
-        self
-    }
+        /// Sets how long an answer may take. Default: 1 s. The server ends statements that take longer;
+        /// MariaDB and MySQL count waiting for a row in whole seconds.
+        response_limit: Duration;
 
-    /// Sets after how long a waiter on PostgreSQL asks again if its wake-up was lost. Default: 1 s.
-    pub fn fallback(mut self, fallback: Duration) -> Self {
-        self.fallback = fallback;
-        self
+        /// Sets after how long a waiter on PostgreSQL asks again if its wake-up was lost. Default: 1 s.
+        fallback: Duration;
     }
 
     /// Builds the back end. It connects when it is first used.
@@ -367,18 +361,6 @@ impl Backend for SqlBackend {
             }
             self.0.connections.close();
         });
-    }
-}
-
-#[async_trait]
-impl Periods for SqlBackend {
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        self.0.begin_period(name, nonce, period).await
     }
 }
 

@@ -43,8 +43,8 @@ use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiWriteError};
 
 use crate::backend::{
-    Backend, Claim, Contender, Extras, Nudge, Periods, Properties, Release, ReleaseRequest,
-    Renewal, Renewed, Request, Sealed,
+    Backend, Claim, Contender, Extras, Nudge, Properties, Release, ReleaseRequest, Renewal,
+    Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
@@ -66,7 +66,7 @@ pub use access::NodeAcl;
 pub use builder::ZooKeeperBuilder;
 use contender::ZooKeeperContender;
 use places::Places;
-use session::{Health, Session, Sessions, backend_error, disconnected};
+use session::{Health, Session, Sessions, disconnected};
 
 /// Locks on a ZooKeeper ensemble. Clones share one session.
 #[derive(Debug, Clone)]
@@ -263,20 +263,5 @@ impl Backend for ZooKeeperBackend {
         drop(session);
         let closed = async { while !states.changed().await.is_terminated() {} };
         let _ = tokio::time::timeout(sessions.response_limit, closed).await;
-    }
-}
-
-#[async_trait]
-impl Periods for ZooKeeperBackend {
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        let session = self.0.sessions.connected().await?;
-        let root = &self.0.sessions.root;
-        let begun = session.begin_period(root, name, nonce, period);
-        begun.await.map_err(backend_error)
     }
 }

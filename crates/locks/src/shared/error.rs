@@ -183,7 +183,7 @@ impl BackendError {
         }
     }
 
-    /// The same, if a repetition may succeed at once: over a new connection, or after a deadlock.
+    /// Marks a refused request that may succeed at once when it is repeated: over a new connection, or after a deadlock.
     #[cfg(any(feature = "redis", feature = "sql"))]
     pub(crate) fn refused_for_now(self) -> Self {
         Self {

@@ -34,7 +34,7 @@ async fn late_duplicate_of_released_acquire_takes_nothing() {
     assert_eq!(server.held(), 0);
 }
 
-/// The same, but the server forgets the lock before its release.
+/// The first attempt times out. It arrives after the server has forgotten the lock of the second one.
 #[tokio::test(start_paused = true)]
 async fn late_duplicate_of_lost_acquire_takes_nothing() {
     let server = server();

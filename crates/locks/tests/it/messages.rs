@@ -42,22 +42,36 @@ async fn acquire(locks: &LockManager) -> LockError {
     lock.acquire().await.unwrap_err()
 }
 
-#[tokio::test]
-async fn unreachable_redis_is_named_in_one_line() {
-    let url = format!("redis://shop:{SECRET}@127.0.0.1:{}/3", free_port());
-    let builder = RedisBackend::builder(&url);
-    shows_no_secret(&builder);
-    let locks = LockManager::new(builder.build().unwrap());
+/// The message of an acquisition at a server that is away.
+async fn unreachable(builder: &impl Debug, locks: LockManager) -> String {
+    shows_no_secret(builder);
     shows_no_secret(&locks);
+    line(acquire(&locks).await)
+}
+
+#[tokio::test]
+async fn unreachable_server_is_named_in_one_line() {
+    let away =
+        |server: &str| format!("the lock server is unavailable: {server}: acquire \"sku:42\": ");
+    let address = format!("127.0.0.1:{}", free_port());
+    let builder = RedisBackend::builder(&format!("redis://shop:{SECRET}@{address}/3"));
+    let redis = LockManager::new(builder.clone().build().unwrap());
     let cause = "Connection refused (os error 111)";
-    assert_eq!(
-        line(acquire(&locks).await),
-        format!("the lock server is unavailable: redis: acquire \"sku:42\": {cause}")
-    );
-    assert_eq!(
-        line(locks.ping().await.unwrap_err()),
-        format!("redis: ping: {cause}")
-    );
+    let message = unreachable(&builder, redis.clone()).await;
+    assert_eq!(message, away("redis") + cause);
+    let message = line(redis.ping().await.unwrap_err());
+    assert_eq!(message, format!("redis: ping: {cause}"));
+    let builder = ZooKeeperBackend::builder(&address);
+    let zookeeper = LockManager::new(builder.clone().build().unwrap());
+    let message = unreachable(&builder, zookeeper).await;
+    assert_eq!(message, away("zookeeper") + "no available hosts");
+    for scheme in ["mysql", "postgres"] {
+        let builder = SqlBackend::builder(&format!("{scheme}://shop:{SECRET}@{address}/shop"));
+        let database = LockManager::new(builder.clone().build().unwrap());
+        let message = unreachable(&builder, database).await;
+        assert!(message.starts_with(&away(scheme)), "{message}");
+        assert!(message.contains("Connection refused"), "{message}");
+    }
 }
 
 #[tokio::test]
@@ -83,59 +97,6 @@ async fn refused_redis_password_is_permanent_and_never_shown() {
     }
 }
 
-#[test]
-fn invalid_redis_url_is_permanent_and_never_shown() {
-    for url in [
-        format!("http://shop:{SECRET}@localhost/"),
-        format!("redis://shop:{SECRET}@localhost:port/"),
-        format!("redis://shop:{SECRET}@localhost/database"),
-        format!("shop:{SECRET}@localhost"),
-    ] {
-        let builder = RedisBackend::builder(&url);
-        shows_no_secret(&builder);
-        let error: BackendError = builder.build().unwrap_err();
-        assert!(error.is_permanent(), "{error}");
-        line(error);
-    }
-}
-
-#[tokio::test]
-async fn unreachable_zookeeper_is_named_in_one_line() {
-    let backend = ZooKeeperBackend::new(&format!("127.0.0.1:{}", free_port())).unwrap();
-    let locks = LockManager::new(backend);
-    assert_eq!(
-        line(acquire(&locks).await),
-        "the lock server is unavailable: zookeeper: acquire \"sku:42\": no available hosts"
-    );
-}
-
-#[test]
-fn invalid_zookeeper_address_is_refused() {
-    let cluster = format!("shop:{SECRET}@127.0.0.1:2181");
-    let builder = ZooKeeperBackend::builder(&cluster);
-    shows_no_secret(&builder);
-    assert!(line(builder.build().unwrap_err()).contains("must not contain a user or password"));
-    assert_eq!(
-        line(ZooKeeperBackend::new("localhost:port").unwrap_err()),
-        "expected host:port, found `localhost:port`"
-    );
-}
-
-#[tokio::test]
-async fn unreachable_database_is_named_in_one_line() {
-    for scheme in ["mysql", "postgres"] {
-        let url = format!("{scheme}://shop:{SECRET}@127.0.0.1:{}/shop", free_port());
-        let builder = SqlBackend::builder(&url);
-        shows_no_secret(&builder);
-        let locks = LockManager::new(builder.build().unwrap());
-        shows_no_secret(&locks);
-        let message = line(acquire(&locks).await);
-        let start = format!("the lock server is unavailable: {scheme}: acquire \"sku:42\": ");
-        assert!(message.starts_with(&start), "{message}");
-        assert!(message.contains("Connection refused"), "{message}");
-    }
-}
-
 #[tokio::test]
 async fn refused_database_password_is_permanent_and_never_shown() {
     let rig = SqlRig::start(Mysql).await;
@@ -147,18 +108,35 @@ async fn refused_database_password_is_permanent_and_never_shown() {
     assert!(line(error).contains("Access denied"));
 }
 
+/// Returns the message of a permanent error of these settings.
+fn refused(builder: &impl Debug, built: Result<impl Debug, BackendError>) -> String {
+    shows_no_secret(builder);
+    let error = built.unwrap_err();
+    assert!(error.is_permanent(), "{error}");
+    line(error)
+}
+
 #[test]
-fn invalid_database_url_is_permanent_and_never_shown() {
-    for url in [
-        format!("http://shop:{SECRET}@localhost/"),
-        format!("postgres://shop:{SECRET}@localhost:port/"),
-        format!("mysql://shop:{SECRET}@localhost:port/"),
-        format!("shop:{SECRET}@localhost"),
-    ] {
-        let builder = SqlBackend::builder(&url);
-        shows_no_secret(&builder);
-        let error: BackendError = builder.build().unwrap_err();
-        assert!(error.is_permanent(), "{error}");
-        line(error);
+fn invalid_url_is_permanent_and_never_shown() {
+    let user = format!("shop:{SECRET}@localhost");
+    let redis = ["http://U/", "redis://U:port/", "redis://U/database", "U"];
+    for url in redis.map(|url| url.replace('U', &user)) {
+        let builder = RedisBackend::builder(&url);
+        refused(&builder, builder.clone().build());
     }
+    let sql = ["http://U/", "postgres://U:port/", "mysql://U:port/", "U"];
+    for url in sql.map(|url| url.replace('U', &user)) {
+        let builder = SqlBackend::builder(&url);
+        refused(&builder, builder.clone().build());
+    }
+    let builder = ZooKeeperBackend::builder(&format!("{user}:2181"));
+    let message = refused(&builder, builder.clone().build());
+    assert!(
+        message.contains("must not contain a user or password"),
+        "{message}"
+    );
+    assert_eq!(
+        line(ZooKeeperBackend::new("localhost:port").unwrap_err()),
+        "expected host:port, found `localhost:port`"
+    );
 }

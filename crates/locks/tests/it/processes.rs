@@ -25,7 +25,7 @@ impl ZooKeeperRig {
 }
 
 /// The next client acquires the lock when the lease of a killed holder expires.
-async fn killed_holder(rig: &impl Rig, url: &str) {
+async fn killed_holder_is_replaced(rig: &impl Rig, url: &str) {
     let (holder, token) = Holder::start_and_hold(url, "held").await;
     let manager = rig.manager();
     let waiter = tokio::spawn(manager.lock("held").wait(LEASE + SLACK).acquire());
@@ -36,31 +36,6 @@ async fn killed_holder(rig: &impl Rig, url: &str) {
     assert!(rig.now().since(killed) < LEASE + SLACK);
     rig.assert_grows(token, &guard);
     guard.release().await;
-}
-
-#[tokio::test]
-async fn killed_holder_is_replaced_on_redis() {
-    let rig = RedisRig::start().await;
-    killed_holder(&rig, &rig.url()).await;
-}
-
-#[tokio::test]
-async fn killed_holder_is_replaced_on_redlock() {
-    let rig = RedLockRig::start().await.max_lease(LEASE);
-    killed_holder(&rig, &rig.urls()).await;
-}
-
-#[tokio::test]
-async fn killed_holder_is_replaced_on_zookeeper() {
-    let rig = ZooKeeperRig::start().await;
-    killed_holder(&rig, &rig.url()).await;
-}
-
-#[rstest]
-#[tokio::test]
-async fn killed_holder_is_replaced_in_database(#[values(Sqlite, Mysql, Postgres)] kind: Backend) {
-    let rig = SqlRig::start(kind).await;
-    killed_holder(&rig, rig.url()).await;
 }
 
 /// A killed waiter at the head of the queue blocks the next one only until its session expires.
@@ -106,7 +81,7 @@ async fn killed_first_waiter_is_skipped_on_postgres() {
 
 /// A process that was stopped for longer than its lease learns of its loss as soon as it runs
 /// again. Its release does not affect the next holder.
-async fn stopped_holder(rig: &impl Rig, url: &str) {
+async fn stopped_holder_learns_of_its_loss(rig: &impl Rig, url: &str) {
     let (mut holder, token) = Holder::start_and_hold(url, "stopped").await;
     holder.signal(Signal::STOP);
     let manager = rig.manager();
@@ -120,32 +95,41 @@ async fn stopped_holder(rig: &impl Rig, url: &str) {
     guard.release().await;
 }
 
-#[tokio::test]
-async fn stopped_holder_learns_of_its_loss_on_redis() {
-    let rig = RedisRig::start().await;
-    stopped_holder(&rig, &rig.url()).await;
+/// Runs these cases on all servers.
+macro_rules! on_all_servers {
+    ($($case:ident)*) => {
+        $(mod $case {
+            use super::*;
+
+            #[tokio::test]
+            async fn on_redis() {
+                let rig = RedisRig::start().await;
+                super::$case(&rig, &rig.url()).await;
+            }
+
+            #[tokio::test]
+            async fn on_redlock() {
+                let rig = RedLockRig::start().await.max_lease(LEASE);
+                super::$case(&rig, &rig.urls()).await;
+            }
+
+            #[tokio::test]
+            async fn on_zookeeper() {
+                let rig = ZooKeeperRig::start().await;
+                super::$case(&rig, &rig.url()).await;
+            }
+
+            #[rstest]
+            #[tokio::test]
+            async fn in_a_database(#[values(Sqlite, Mysql, Postgres)] kind: Backend) {
+                let rig = SqlRig::start(kind).await;
+                super::$case(&rig, rig.url()).await;
+            }
+        })*
+    };
 }
 
-#[tokio::test]
-async fn stopped_holder_learns_of_its_loss_on_redlock() {
-    let rig = RedLockRig::start().await.max_lease(LEASE);
-    stopped_holder(&rig, &rig.urls()).await;
-}
-
-#[tokio::test]
-async fn stopped_holder_learns_of_its_loss_on_zookeeper() {
-    let rig = ZooKeeperRig::start().await;
-    stopped_holder(&rig, &rig.url()).await;
-}
-
-#[rstest]
-#[tokio::test]
-async fn stopped_holder_learns_of_its_loss_in_database(
-    #[values(Sqlite, Mysql, Postgres)] kind: Backend,
-) {
-    let rig = SqlRig::start(kind).await;
-    stopped_holder(&rig, rig.url()).await;
-}
+on_all_servers! { killed_holder_is_replaced stopped_holder_learns_of_its_loss }
 
 /// Two of three permits are held by a process that is stopped for longer than its lease. A waiter gets
 /// them, and the permit of another holder stays with it.

@@ -40,7 +40,7 @@ pub(crate) trait Rig: Send + Sync {
     const LEASE: Duration;
     /// The maximum duration of an operation that does not have to wait, on an idle machine.
     const MOMENT: Duration;
-    /// The same on a busy machine: on a real server, it only ends a hang.
+    /// The maximum duration of such an operation on a busy machine: on a real server, it only ends a hang.
     const SOON: Duration = Duration::from_secs(10);
     /// The step by which cancel tests increase the time before a drop.
     const STEP: Duration;

@@ -97,13 +97,6 @@ fn lock_of_ended_runtime_goes_to_next_waiter_locally() {
     assert_eq!(backend.held(), 0);
 }
 
-#[test]
-fn lock_of_ended_runtime_goes_to_next_waiter_on_model() {
-    let server = MemoryServer::new(BootClock);
-    with([(); 3].map(|()| server.client()), third_process_acquires);
-    assert_eq!(server.held(), 0);
-}
-
 /// A manager on the model, with timers of its own runtime, which is not the one of its callers.
 struct Elsewhere {
     runtime: Runtime,

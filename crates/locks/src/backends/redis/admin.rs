@@ -3,7 +3,6 @@
 //! A tombstone with a text says that its nonce was revoked. It lives until the lease would have ended, and
 //! for two minutes at least. The last token stays, so the next one is greater.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,22 +17,16 @@ use crate::shared::token::Token;
 
 /// `KEYS`: lock. Returns nothing if it is free, otherwise its value, the rest of its lease in ms, and the
 /// time in µs.
-pub(super) static INSPECT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+pub(super) static INSPECT: Script = Script::new(&[r"
 local value = redis.call('GET', KEYS[1])
 if not value then return {} end
 local time = redis.call('TIME')
 return {{value, redis.call('PTTL', KEYS[1]), string.format('%.0f', time[1] * 1000000 + time[2])}}
-",
-    )
-});
+"]);
 
 /// `KEYS`: holders, waiters, claims. Returns the time in µs, and for each holder and waiter its nonce, score
 /// and claim.
-static INSPECT_PERMITS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+static INSPECT_PERMITS: Script = Script::new(&[r"
 local time = redis.call('TIME')
 local found = {}
 for i = 1, 2 do
@@ -47,17 +40,13 @@ for i = 1, 2 do
   end
 end
 return {string.format('%.0f', time[1] * 1000000 + time[2]), found[1], found[2]}
-",
-    )
-});
+"]);
 
 /// `KEYS`: lock, tombstone. `ARGV`: nonce, least lifetime of the tombstone in ms. Returns whether the lock
 /// was taken away from the nonce, now or before.
 ///
 /// If its memory is full, Redis refuses `SET` as the first write of a script, so `DEL` comes first.
-pub(super) static REVOKE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+pub(super) static REVOKE: Script = Script::new(&[r"
 local value = redis.call('GET', KEYS[1])
 if not value or string.sub(value, 1, 32) ~= ARGV[1] then
   return redis.call('GET', KEYS[2]) == 'revoked' and 1 or 0
@@ -67,9 +56,7 @@ redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[2], 'revoked', 'PX', keep)
 redis.pcall('PUBLISH', KEYS[1], '')
 return 1
-",
-    )
-});
+"]);
 
 /// Reads a number of a script's answer.
 fn parse<T: std::str::FromStr>(text: &str) -> Result<T, BackendError> {

@@ -12,6 +12,7 @@ use super::wakeups::LazyWakeUps;
 use super::{Redis, RedisBackend};
 use crate::shared::error::BackendError;
 use crate::shared::managers::Managers;
+use crate::shared::setters::setters;
 use crate::shared::source::SourceId;
 
 /// The settings of a [`RedisBackend`]. Created by [`RedisBackend::builder`], or from your own
@@ -77,23 +78,21 @@ impl RedisBuilder {
         self
     }
 
-    /// Sets how long opening a connection may take. Default: 1 s.
-    pub fn connect_limit(mut self, limit: Duration) -> Self {
-        self.connect_limit = limit;
-        self
-    }
+    setters! {
+        /// Sets how long opening a connection may take. Default: 1 s.
+        connect_limit: Duration;
 
-    /// Sets how long an answer may take. Default: 1 s.
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.response_limit = limit;
-        self
-    }
+        /// Sets how long an answer may take. Default: 1 s.
+        response_limit: Duration;
 
-    /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s. In the queue of
-    /// permits, a waiter that has not asked for three times this long counts as dead.
-    pub fn fallback(mut self, fallback: Duration) -> Self {
-        self.fallback = fallback;
-        self
+        /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s. In the queue of
+        /// permits, a waiter that has not asked for three times this long counts as dead.
+        fallback: Duration;
+
+        /// Sets how long the last token of a lock is remembered. Default: 10 minutes.
+        ///
+        /// During this time tokens grow even if the server's clock goes back by less than this.
+        token_memory: Duration;
     }
 
     /// Lets waiters ask again after about this time, instead of being woken over pub/sub: waiters for
@@ -105,14 +104,6 @@ impl RedisBuilder {
     pub fn polling(mut self, interval: Duration) -> Self {
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(1));
         self.polling = Some(interval.clamp(least, most));
-        self
-    }
-
-    /// Sets how long the last token of a lock is remembered. Default: 10 minutes.
-    ///
-    /// During this time tokens grow even if the server's clock goes back by less than this.
-    pub fn token_memory(mut self, memory: Duration) -> Self {
-        self.token_memory = memory;
         self
     }
 

@@ -3,17 +3,16 @@
 //! Redis adds 64-bit numbers exactly, but a script returns them as doubles. All numbers are therefore
 //! passed as text. The script writes each of them in one form, so they can be compared as text.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::sleep;
 
-use super::scripts::Script;
+use super::scripts::{REMEMBERED_MS, Script};
 use super::{Redis, RedisBackend, milliseconds};
 use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
 use crate::shared::error::{BackendError, LostReason};
-use crate::shared::nonce::{Nonce, REMEMBERED};
+use crate::shared::nonce::Nonce;
 use crate::shared::retry::jittered;
 use crate::shared::token::Token;
 
@@ -26,10 +25,8 @@ const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
 ///
 /// The channel that wakes waiters has the name of the number. The user may have no right to it; waiters
 /// then read again after their fallback.
-static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-    let remember = REMEMBERED.as_millis();
-    Script::new(format!(
-        r"
+static CHANGE: Script = Script::new(&[
+    r"
 local number, answer, keep, change, operand, expected = KEYS[1], KEYS[2], unpack(ARGV)
 local known = redis.call('GET', answer)
 if known then return known end
@@ -55,7 +52,9 @@ if changes then
   end
 end
 known = (changes and 'changed ' or 'kept ') .. value
-redis.call('SET', answer, known, 'PX', '{remember}')
+redis.call('SET', answer, known, 'PX', '",
+    REMEMBERED_MS,
+    r"')
 if changes and keep ~= '' then
   redis.call('PEXPIRE', number, keep)
 elseif changes then
@@ -63,14 +62,11 @@ elseif changes then
 end
 if changes then redis.pcall('PUBLISH', number, '') end
 return known
-"
-    ))
-});
+",
+]);
 
 /// `KEYS`: holders, claims. Returns the tokens of the holders.
-static TOKENS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+static TOKENS: Script = Script::new(&[r"
 local time = redis.call('TIME')
 local now = string.format('(%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local tokens = {}
@@ -79,9 +75,7 @@ for _, holder in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')) do
   if claim then tokens[#tokens + 1] = string.match(claim, '%d+$') end
 end
 return tokens
-",
-    )
-});
+"]);
 
 fn unexpected(answer: &str) -> BackendError {
     BackendError::permanent(format!("the number is `{answer}`, not a 64-bit number"))

@@ -10,7 +10,6 @@
 //!
 //! The first waiter is woken when there are enough permits for it, over a channel with its nonce.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::scripts::{Script, loss};
@@ -84,10 +83,6 @@ end
 /// Before [`COMMON`], which removes expired holders from the state that only `finish` stores.
 const IGNORE_IF_RELEASED: &str = "if redis.call('EXISTS', KEYS[4]) == 1 then return {-1} end";
 
-fn script(code: &str) -> Script {
-    Script::new(format!("{COMMON}{code}"))
-}
-
 /// `KEYS`: holders, waiters, claims, tombstone, source. `ARGV`: lease in ms, permits to take, their
 /// limit, patience in ms, id for a server that has no source, 1 if that id replaces another one, and
 /// those of [`COMMON`]. On a cluster the source has another slot, and the id is empty.
@@ -96,8 +91,10 @@ fn script(code: &str) -> Script {
 ///
 /// The answer is that of a racing lock. `{0, remaining ms}` means that the nonce is in the queue, and
 /// `{-2, limit}` that it has left the queue, because there are fewer permits than it wants now.
-pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    let code = r"
+pub(super) static ACQUIRE: Script = Script::new(&[
+    IGNORE_IF_RELEASED,
+    COMMON,
+    r"
 local lease, take, limit, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local token
 local expiry = redis.call('ZSCORE', holders, nonce)
@@ -154,16 +151,15 @@ if not id or (ARGV[6] == '1' and id ~= ARGV[5]) then
 end
 if id == ARGV[5] then return {1, token} end
 return {1, token, id}
-";
-    Script::new(format!("{IGNORE_IF_RELEASED}{COMMON}{code}"))
-});
+",
+]);
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: lifetime of the tombstone in ms, 1 if an acquire
 /// request was not answered, and those of [`COMMON`]. Returns what [`loss`] reads, and why the next waiter
 /// could not be woken.
-pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    script(
-        r"
+pub(super) static RELEASE: Script = Script::new(&[
+    COMMON,
+    r"
 local held = redis.call('ZREM', holders, nonce) == 1
 if held then used = used - claim(nonce) end
 local waited = redis.call('ZREM', waiters, nonce) == 1
@@ -172,14 +168,13 @@ if ARGV[2] == '1' or not (held or waited) then redis.call('SET', KEYS[4], '', 'P
 local gone = redis.call('GET', KEYS[4]) == 'revoked' and 2 or 0
 return {held and 1 or gone, finish()}
 ",
-    )
-});
+]);
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: least lifetime of the tombstone in ms, and those of
 /// [`COMMON`]. Returns whether permits were taken away from the nonce, now or before.
-static REVOKE: LazyLock<Script> = LazyLock::new(|| {
-    script(
-        r"
+static REVOKE: Script = Script::new(&[
+    COMMON,
+    r"
 local expiry = redis.call('ZSCORE', holders, nonce)
 if expiry then
   used = used - claim(nonce)
@@ -190,17 +185,14 @@ end
 finish()
 return redis.call('GET', KEYS[4]) == 'revoked' and 1 or 0
 ",
-    )
-});
+]);
 
 /// `KEYS`: holders and claims of each lock. `ARGV`: how long the keys stay in ms, then nonce, lease in ms and
 /// tombstone of each lock. Returns for each lock what [`loss`] reads. A renewal never shortens a lease.
 ///
 /// The tombstones are not in `KEYS`, as in the script that renews locks. A key of a foreign type has no
 /// permits, and does not make the others fail.
-pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+pub(super) static RENEW: Script = Script::while_moving(&[r"
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local renewed = {}
@@ -226,16 +218,13 @@ for i = 1, #KEYS / 2 do
   end
 end
 return renewed
-",
-    )
-    .while_moving()
-});
+"]);
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: permits to keep, and those of [`COMMON`]. Returns
 /// what [`loss`] reads.
-pub(super) static REDUCE: LazyLock<Script> = LazyLock::new(|| {
-    script(
-        r"
+pub(super) static REDUCE: Script = Script::new(&[
+    COMMON,
+    r"
 local held = redis.call('ZSCORE', holders, nonce)
 if held then
   local keeps, take, token = tonumber(ARGV[1]), claim(nonce)
@@ -248,20 +237,15 @@ finish()
 local gone = redis.call('GET', KEYS[4]) == 'revoked' and 2 or 0
 return held and 1 or gone
 ",
-    )
-});
+]);
 
 /// `KEYS`: holders. `ARGV`: nonce. Returns whether its lease has not ended. A holder whose lease has ended
 /// stays in the set until the next request of any client.
-static VERIFY: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+static VERIFY: Script = Script::new(&[r"
 local time = redis.call('TIME')
 local expiry = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 return expiry > time[1] * 1000 + math.floor(time[2] / 1000) and 1 or 0
-",
-    )
-});
+"]);
 
 impl Redis {
     /// The channel over which a waiter is woken.

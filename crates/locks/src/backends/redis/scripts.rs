@@ -3,7 +3,7 @@
 //! A lock is one string with a time to live: the 32 digits of the nonce, then the token. All times
 //! come from the server's clock.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
@@ -11,40 +11,48 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 use crate::shared::error::LostReason;
 use crate::shared::nonce::REMEMBERED;
 
-/// The text of a script, and the hash by which the server knows it.
+/// A script.
 pub(super) struct Script {
-    code: String,
-    hash: String,
+    parts: &'static [&'static str],
+    /// The text, and the hash by which the server knows it.
+    text: OnceLock<(String, String)>,
     /// The script may run at a node of a cluster while its slot moves: it writes nothing before it reads
     /// a key that may be missing there.
     pub(super) while_moving: bool,
 }
 
 impl Script {
-    pub(super) fn new(code: impl Into<String>) -> Self {
-        let code = code.into();
+    /// A script of these parts.
+    pub(super) const fn new(parts: &'static [&'static str]) -> Self {
         Self {
-            hash: redis::Script::new(&code).get_hash().to_owned(),
-            code,
+            parts,
+            text: OnceLock::new(),
             while_moving: false,
         }
     }
 
-    pub(super) fn while_moving(self) -> Self {
-        Self {
-            while_moving: true,
-            ..self
-        }
+    pub(super) const fn while_moving(parts: &'static [&'static str]) -> Self {
+        let mut script = Self::new(parts);
+        script.while_moving = true;
+        script
+    }
+
+    fn text(&self) -> &(String, String) {
+        self.text.get_or_init(|| {
+            let text = self.parts.concat();
+            let hash = redis::Script::new(&text).get_hash().to_owned();
+            (text, hash)
+        })
     }
 
     /// Runs it by its hash.
     pub(super) fn by_hash(&self, keys: &[String], arguments: &[String]) -> Cmd {
-        command("EVALSHA", &self.hash, keys, arguments)
+        command("EVALSHA", &self.text().1, keys, arguments)
     }
 
     /// Runs it by its text.
     pub(super) fn by_text(&self, keys: &[String], arguments: &[String]) -> Cmd {
-        command("EVAL", &self.code, keys, arguments)
+        command("EVAL", &self.text().0, keys, arguments)
     }
 
     /// Whether the server does not know the hash.
@@ -52,6 +60,10 @@ impl Script {
         error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
     }
 }
+
+/// [`REMEMBERED`] in ms.
+pub(super) const REMEMBERED_MS: &str = "120000";
+const _: () = assert!(REMEMBERED.as_millis() == 120_000);
 
 fn command(name: &str, script: &str, keys: &[String], arguments: &[String]) -> Cmd {
     let mut command = redis::cmd(name);
@@ -74,9 +86,7 @@ fn command(name: &str, script: &str, keys: &[String], arguments: &[String]) -> C
 ///
 /// Each call and each argument costs time in the server, so one call reads all keys. It reads a key of
 /// a foreign type as a missing one. `NX` protects such a key, and `GET` then reports it.
-pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+pub(super) static ACQUIRE: Script = Script::new(&[r"
 local call = redis.call
 local value, last, gone, id = unpack(call('MGET', unpack(KEYS)))
 if gone then return {-1} end
@@ -103,9 +113,7 @@ if not id or ARGV[5] then
   call('SET', KEYS[4], id)
 end
 return {1, token, id}
-",
-    )
-});
+"]);
 
 /// `KEYS`: locks. `ARGV`: nonce and lease in ms of each lock. Returns for each lock what [`loss`] reads.
 ///
@@ -115,9 +123,7 @@ return {1, token, id}
 /// The tombstone is not in `KEYS`. So on a cluster, which gets each lock in its own script, a held lock is
 /// renewed however long its slot takes to move. If a lock was revoked, and the tombstone is not at this node or
 /// cannot be read, the answer is 0: the holder gets another reason, but also loses the lock.
-pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+pub(super) static RENEW: Script = Script::while_moving(&[r"
 local held = {}
 local values = redis.call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
@@ -132,10 +138,7 @@ for i, key in ipairs(KEYS) do
   end
 end
 return held
-",
-    )
-    .while_moving()
-});
+"]);
 
 /// `KEYS`: lock, tombstone. `ARGV`: nonce, and any text if an acquire request was not answered. Returns what
 /// [`loss`] reads, or the error if the nonce held the lock and no waiter could be woken.
@@ -151,23 +154,22 @@ return held
 ///
 /// A message costs the server half a microsecond if no client waits. Waiters that mark the lock, so that
 /// there is no message without them, would cost each of them a write.
-pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    let tombstone = REMEMBERED.as_millis();
-    Script::new(format!(
-        r"
+pub(super) static RELEASE: Script = Script::new(&[
+    r"
 local value = redis.call('MGET', KEYS[1])[1]
 local held = value and string.sub(value, 1, 32) == ARGV[1]
 if not held and not KEYS[2] then return -1 end
 if held then redis.call('DEL', KEYS[1]) end
 local gone = KEYS[2]
-if not held or ARGV[2] then redis.call('SET', gone, '', 'PX', '{tombstone}', 'NX') end
+if not held or ARGV[2] then redis.call('SET', gone, '', 'PX', '",
+    REMEMBERED_MS,
+    r"', 'NX') end
 if not held then return redis.call('GET', gone) == 'revoked' and 2 or 0 end
 local woken = redis.pcall('PUBLISH', KEYS[1], '')
 if type(woken) == 'table' then return woken.err end
 return 1
-"
-    ))
-});
+",
+]);
 
 /// Reads a script's answer about a nonce: 1 if it held the lock, 2 if the lock was taken away from it,
 /// otherwise 0.

@@ -6,7 +6,7 @@
 //! So a process asks a cluster separately, at the same time as for a lock: for its first lock, and then at
 //! most once per second. If the cluster has lost the id, the first process to notice stores its id again.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
@@ -25,18 +25,14 @@ const ASK_FOR: Duration = Duration::from_millis(100);
 
 /// `KEYS`: source. `ARGV`: id for a cluster that has none, and any text if it replaces another one. Returns
 /// the id.
-static SOURCE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
+static SOURCE: Script = Script::new(&[r"
 local id = redis.call('GET', KEYS[1])
 if not id or ARGV[2] then
   id = ARGV[1]
   redis.call('SET', KEYS[1], id)
 end
 return id
-",
-    )
-});
+"]);
 
 impl Redis {
     /// The key that scripts read together with those of a lock. A cluster has none.

@@ -171,7 +171,7 @@ mod tests {
     enum Answer {
         /// It was not executed.
         Refused,
-        /// The same, and a repetition may succeed at once.
+        /// It was not executed, and a repetition may succeed at once.
         RefusedForNow,
         Unknown,
     }

@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
+
 use super::connections::Use;
 use super::session::Ask;
-use super::{Sql, escaped, microseconds};
+use super::{SqlBackend, escaped, microseconds};
+use crate::backend::Periods;
 use crate::shared::error::BackendError;
 use crate::shared::nonce::Nonce;
 
 /// The start of the name of a period's row. No escaped name begins like this.
 const PREFIX: &str = r"\:";
 
-impl Sql {
-    pub(super) async fn begin_period(
+#[async_trait]
+impl Periods for SqlBackend {
+    async fn begin_period(
         &self,
         name: &str,
         nonce: Nonce,
@@ -22,13 +26,13 @@ impl Sql {
         let ask = Ask {
             name: format!("{PREFIX}{}", escaped(name)),
             nonce: nonce.clone(),
-            owner: self.owner.clone(),
+            owner: self.0.owner.clone(),
             lease: microseconds(period),
             floor: 0,
             is_waiting: false,
         };
-        let connected = self.connected(Use::Urgent).await?;
-        let row = self.connections.send(connected, move |session| {
+        let connected = self.0.connected(Use::Urgent).await?;
+        let row = self.0.connections.send(connected, move |session| {
             Box::pin(async move { session.acquire(&ask).await })
         });
         let removed = || BackendError::transient("the row of the period was removed");

@@ -33,7 +33,7 @@ pub(super) trait Session: Send {
     /// Returns whether the nonce held it.
     async fn release(&mut self, name: &str, nonce: &str) -> Result<bool>;
 
-    /// The same, and buries the nonce: its requests that arrive within two minutes get no lock.
+    /// Frees the lock if this nonce holds it, and buries the nonce: its requests that arrive within two minutes get no lock.
     async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool>;
 
     /// Frees the lock if this nonce holds it, and adds [`revoked`] to the list in the row: for [`BURIED`],

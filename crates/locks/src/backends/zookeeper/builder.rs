@@ -9,6 +9,7 @@ use super::session::Sessions;
 use super::{ZooKeeper, ZooKeeperBackend, cluster};
 use crate::shared::error::BackendError;
 use crate::shared::link::Link;
+use crate::shared::setters::setters;
 
 /// The settings of a [`ZooKeeperBackend`]. Created by [`ZooKeeperBackend::builder`].
 #[derive(Debug, Clone)]
@@ -74,25 +75,18 @@ impl ZooKeeperBuilder {
         self
     }
 
-    /// Sets the session timeout to request. Default: 10 s. The server may choose another one.
-    ///
-    /// Other clients wait that long for the locks of a client that died. A lock counts as lost when
-    /// the ensemble has not answered for about half of the session timeout.
-    pub fn session_timeout(mut self, timeout: Duration) -> Self {
-        self.session_timeout = timeout;
-        self
-    }
+    setters! {
+        /// Sets the session timeout to request. Default: 10 s. The server may choose another one.
+        ///
+        /// Other clients wait that long for the locks of a client that died. A lock counts as lost when
+        /// the ensemble has not answered for about half of the session timeout.
+        session_timeout: Duration;
 
-    /// Sets how long opening a session may take. Default: 2 s.
-    pub fn connect_limit(mut self, limit: Duration) -> Self {
-        self.connect_limit = limit;
-        self
-    }
+        /// Sets how long opening a session may take. Default: 2 s.
+        connect_limit: Duration;
 
-    /// Sets how long an answer may take. Default: 1 s.
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.response_limit = limit;
-        self
+        /// Sets how long an answer may take. Default: 1 s.
+        response_limit: Duration;
     }
 
     /// Builds the back end. It opens its session when it is first used.

@@ -5,27 +5,30 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use zookeeper_client::{CreateMode, Error};
 
-use super::names;
-use super::session::Session;
+use super::session::backend_error;
+use super::{ZooKeeperBackend, names};
+use crate::backend::Periods;
+use crate::shared::error::BackendError;
 use crate::shared::nonce::Nonce;
 
-impl Session {
-    /// Starts a period. Returns the rest of one that another nonce has started.
-    pub(super) async fn begin_period(
+#[async_trait]
+impl Periods for ZooKeeperBackend {
+    async fn begin_period(
         &self,
-        root: &str,
         name: &str,
         nonce: Nonce,
         period: Duration,
-    ) -> Result<Option<Duration>, Error> {
+    ) -> Result<Option<Duration>, BackendError> {
+        let session = self.0.sessions.connected().await?;
         let nonce = nonce.to_string();
-        let directory = format!("{root}/.periods");
+        let directory = format!("{}/.periods", self.0.sessions.root);
         let path = format!("{directory}/{}", names::element(name));
         loop {
-            let now = self.time(&directory).await?;
-            let started = match self.ask(self.client.get_data(&path)).await {
+            let now = session.time(&directory).await.map_err(backend_error)?;
+            let started = match session.ask(session.client.get_data(&path)).await {
                 Ok((starter, _)) if starter == nonce.as_bytes() => return Ok(None),
                 Ok((_, stat)) => {
                     let since = u64::try_from(now - stat.mtime).unwrap_or(0);
@@ -34,13 +37,13 @@ impl Session {
                         return Ok(Some(rest));
                     }
                     let version = Some(stat.version);
-                    let write = self.client.set_data(&path, nonce.as_bytes(), version);
-                    self.write(write).await.map(drop)
+                    let write = session.client.set_data(&path, nonce.as_bytes(), version);
+                    session.write(write).await.map(drop)
                 }
                 Err(Error::NoNode) => {
-                    let options = CreateMode::Persistent.with_acls(self.acls);
-                    let create = self.client.create(&path, nonce.as_bytes(), &options);
-                    self.write(create).await.map(drop)
+                    let options = CreateMode::Persistent.with_acls(session.acls);
+                    let create = session.client.create(&path, nonce.as_bytes(), &options);
+                    session.write(create).await.map(drop)
                 }
                 Err(error) => Err(error),
             };
@@ -48,7 +51,7 @@ impl Session {
                 Ok(()) => return Ok(None),
                 // Another client was faster.
                 Err(Error::BadVersion | Error::NodeExists) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(backend_error(error)),
             }
         }
     }

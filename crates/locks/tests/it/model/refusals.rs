@@ -7,13 +7,14 @@ use stocklock_locks::{LockError, LockManager, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 use tokio::time::sleep;
 
-use super::{RESPONSE, manager, server};
+use super::{RESPONSE, builder, manager, server};
 
 #[tokio::test(start_paused = true)]
 async fn refused_acquisition_is_not_released() {
     for lock in [LockManager::lock, LockManager::write] {
         let server = server();
-        let manager = manager(&server);
+        // The answers take no time. A request that is on its way at the wait limit would be released.
+        let manager = builder(&server, Duration::ZERO).build();
         server.refuse_requests(Question::Acquire, u32::MAX);
         let error = lock(&manager, "full").try_acquire().await.unwrap_err();
         assert_matches!(error, LockError::Unavailable(error) if !error.is_permanent());

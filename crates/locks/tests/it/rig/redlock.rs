@@ -81,7 +81,7 @@ impl RedLockRig {
         Self::with_max_lease(masters, Self::LEASE).await
     }
 
-    /// The same, if locks may have longer leases than usual. The first such test waits for the masters.
+    /// Masters that other tests use too, for locks with such leases. The first such test waits for the masters.
     pub(crate) async fn with_max_lease(masters: usize, max_lease: Duration) -> Self {
         let masters = fresh_masters(masters, max_lease).await;
         let masters = masters.urls.into_iter().map(|url| Master::new(url, None));
