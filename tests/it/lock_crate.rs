@@ -154,7 +154,7 @@ fn pages_of_primitives_have_the_same_headings() {
         "Servers",
         "Limits",
     ];
-    let (readme, guide) = (read("README.md"), read("src/guide.rs"));
+    let (readme, guide) = (read("README.md"), read("src/api/guide.rs"));
     let pages = files(&["crates/locks/docs"], "md");
     assert!(pages.len() > 10, "only {} pages were found", pages.len());
     for page in pages {

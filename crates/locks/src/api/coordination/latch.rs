@@ -50,6 +50,10 @@ pub struct Latch {
     count: u32,
 }
 
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "the head of the type lists the errors"
+)]
 impl Latch {
     pub(super) fn new(manager: &LockManager, name: &str, count: u32) -> Self {
         Self {
@@ -67,18 +71,12 @@ impl Latch {
     }
 
     /// Counts an arrival, without waiting for others. Returns how many are still missing.
-    ///
-    /// # Errors
-    /// See [`Latch`].
     pub async fn arrive(&self) -> Result<u32, LockError> {
         let changed = self.register.change(Change::Add(1)).await?;
         Ok(self.missing_of(changed.value))
     }
 
     /// Returns how many arrivals are missing. The latch is open at zero.
-    ///
-    /// # Errors
-    /// See [`Latch`].
     pub async fn missing(&self) -> Result<u32, LockError> {
         Ok(self.missing_of(self.register.get().await?))
     }
@@ -97,9 +95,6 @@ impl Latch {
 
     /// Removes the latch from the server: it is closed again. Call it when all participants have arrived,
     /// and no process waits any more.
-    ///
-    /// # Errors
-    /// See [`Latch`].
     pub async fn remove(&self) -> Result<(), LockError> {
         let remove = Change::Remove { only: None };
         self.register.change(remove).await.map(drop)

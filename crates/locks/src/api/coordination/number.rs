@@ -42,6 +42,10 @@ use crate::shared::error::LockError;
 #[derive(Debug, Clone)]
 pub struct Number(Register);
 
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "the head of the type lists the errors"
+)]
 impl Number {
     pub(super) fn new(register: Register) -> Self {
         Self(register)
@@ -56,18 +60,12 @@ impl Number {
     }
 
     /// Returns the number. All changes that were answered before are in it.
-    ///
-    /// # Errors
-    /// See [`Number`].
     pub async fn get(&self) -> Result<i64, LockError> {
         self.0.get().await
     }
 
     /// Adds to the number, and returns the sum. No other call returns the same sum of positive numbers,
     /// unless the number was set or removed.
-    ///
-    /// # Errors
-    /// See [`Number`].
     pub async fn add(&self, by: i64) -> Result<i64, LockError> {
         self.0
             .change(Change::Add(by))
@@ -76,17 +74,11 @@ impl Number {
     }
 
     /// Replaces the number.
-    ///
-    /// # Errors
-    /// See [`Number`].
     pub async fn set(&self, to: i64) -> Result<(), LockError> {
         self.0.change(Change::Set(to)).await.map(drop)
     }
 
     /// Replaces the number if it is `expected`. Returns whether it was.
-    ///
-    /// # Errors
-    /// See [`Number`].
     pub async fn compare_exchange(&self, expected: i64, to: i64) -> Result<bool, LockError> {
         let exchange = Change::Exchange { expected, to };
         self.0
@@ -99,9 +91,6 @@ impl Number {
     /// happen within `limit`.
     ///
     /// The number may change several times between two calls of `is_wanted`.
-    ///
-    /// # Errors
-    /// See [`Number`].
     pub async fn wait_for(
         &self,
         limit: Duration,
@@ -113,9 +102,6 @@ impl Number {
     /// Removes the number from the server, so it is zero. Call it when no process changes the number any
     /// more: on ZooKeeper, the removal also forgets which changes were made, so the first change of a number
     /// may count again if its answer is lost.
-    ///
-    /// # Errors
-    /// See [`Number`].
     pub async fn remove(&self) -> Result<(), LockError> {
         let remove = Change::Remove { only: None };
         self.0.change(remove).await.map(drop)
