@@ -81,7 +81,7 @@ pub enum Attempt {
 /// A lock as the server granted it.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The fencing token. `None` only if [`Fencing::Token`] of the back end is `()`.
+    /// The fencing token. `None` only if [`Fencing::Token`](crate::backend::Fencing::Token) of the back end is `()`.
     pub fence: Option<Fence>,
     /// The server may grant the lock to another client this long after the request was *sent*.
     pub lease: Duration,
