@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
-use crate::http::{Api, BodyBudget, HttpService, Readiness};
+use crate::http::{Api, BodyBudget, Readiness, service};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -145,7 +145,7 @@ impl Replica {
             stop.clone(),
         ));
         let serve_and_drain = async {
-            let http = HttpService::new(Arc::clone(&api));
+            let http = service(Arc::clone(&api));
             let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());
             serve(listener, http, limits, crowd, shutdown).await;
             if let Some(races) = &api.races {

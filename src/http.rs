@@ -1,12 +1,11 @@
 //! The HTTP API: routes, their documentation, and errors in one format.
 //!
 //! One file per resource. A handler has typed extractors, makes one call, and answers. Every response
-//! passes through `respond.rs`, which adds headers and writes the body of an error.
+//! passes through the stack of `respond.rs`, which adds headers and writes the body of an error.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
-use axum::http::HeaderValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi as _;
@@ -59,7 +58,7 @@ use extract::{
 use openapi::Document;
 pub use openapi::document;
 pub(crate) use probes::Readiness;
-use respond::OutageLog;
+pub(crate) use respond::service;
 
 /// The state of the handlers.
 #[derive(Debug)]
@@ -102,31 +101,14 @@ pub(crate) fn lab_sku() -> Sku {
     Sku::parse("1001").expect("a valid SKU")
 }
 
-/// The whole HTTP API: [`HttpService::answer`].
-#[derive(Debug)]
-pub(crate) struct HttpService {
-    api: Arc<Api>,
-    routes: Router,
-    /// For `X-Replica`, unless the name cannot be sent.
-    replica: Option<HeaderValue>,
-    outages: Mutex<OutageLog>,
-}
-
-impl HttpService {
-    pub(crate) fn new(api: Arc<Api>) -> Self {
-        let (routes, document) = documented(api.mode).split_for_parts();
-        let document = openapi::finished(document, api.mode, &api.available);
-        let routes = routes
-            .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
-            .fallback(error::no_such_route)
-            .with_state(Arc::clone(&api));
-        Self {
-            routes,
-            replica: HeaderValue::from_str(&api.replica).ok(),
-            outages: Mutex::default(),
-            api,
-        }
-    }
+/// Every route, and the OpenAPI document.
+fn routes(api: &Arc<Api>) -> Router {
+    let (routes, document) = documented(api.mode).split_for_parts();
+    let document = openapi::finished(document, api.mode, &api.available);
+    routes
+        .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
+        .fallback(error::no_such_route)
+        .with_state(Arc::clone(api))
 }
 
 /// Every route with its documentation.

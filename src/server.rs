@@ -8,22 +8,22 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use hyper::Request;
+use axum::body::{Body, HttpBody};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+use tower::{BoxError, Service, ServiceExt};
 
 mod timed_io;
 
 use crate::config::Limits;
 use crate::crowd::Crowd;
-use crate::http::HttpService;
 use timed_io::{Phase, TimedIo};
 
 /// The pause after a failed accept, for example when no file descriptor is left.
@@ -37,15 +37,22 @@ const MAX_BUFFER: usize = 16 * 1024;
 ///
 /// After `shutdown`, idle connections close at once and the others after their answer. The caller
 /// must bound that time.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S, B>(
     listener: TcpListener,
-    http: HttpService,
+    http: S,
     limits: &Limits,
     crowd: Crowd,
     shutdown: CancellationToken,
-) {
+) where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
     let server = Server {
-        http: Arc::new(http),
+        http,
         limits: Arc::new(limits.clone()),
         crowd,
         shutdown: shutdown.clone(),
@@ -95,8 +102,8 @@ async fn accept(listener: &TcpListener) -> TcpStream {
 
 /// What all connections share.
 #[derive(Clone)]
-struct Server {
-    http: Arc<HttpService>,
+struct Server<S> {
+    http: S,
     limits: Arc<Limits>,
     crowd: Crowd,
     shutdown: CancellationToken,
@@ -106,8 +113,12 @@ struct Server {
     make_room: watch::Sender<()>,
 }
 
-impl Server {
-    async fn serve_connection(self, stream: TcpStream) {
+impl<S> Server<S> {
+    async fn serve_connection<B>(self, stream: TcpStream)
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
+        B: HttpBody<Error: Into<BoxError>> + 'static,
+    {
         // Answers are small and written at once: waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -120,7 +131,8 @@ impl Server {
         let service = service_fn(|request: Request<Incoming>| {
             phase.start_serving();
             async move {
-                let mut response = server.http.answer(request.map(Body::new)).await;
+                let http = server.http.clone();
+                let Ok(mut response) = http.oneshot(request.map(Body::new)).await;
                 phase.become_idle();
                 if server.crowd.is_crowded() {
                     let close = HeaderValue::from_static("close");

@@ -66,16 +66,12 @@ fn is_this_machine(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-/// Forbids other pages to show a page of this service in a frame: their visitor's clicks would come from
-/// this service's own page.
-pub(super) fn forbid_frames(response: &mut Response) {
-    let headers = response.headers_mut();
-    let content_type = headers.get(header::CONTENT_TYPE);
-    if content_type.is_some_and(|it| it.as_bytes().starts_with(b"text/html")) {
-        headers
-            .entry(header::CONTENT_SECURITY_POLICY)
-            .or_insert(HeaderValue::from_static("frame-ancestors 'none'"));
-    }
+/// The policy of a page: other pages must not show it in a frame, because their visitor's clicks would come
+/// from this service's own page.
+pub(super) fn no_frames(response: &Response) -> Option<HeaderValue> {
+    let content_type = response.headers().get(header::CONTENT_TYPE)?;
+    let is_page = content_type.as_bytes().starts_with(b"text/html");
+    is_page.then_some(HeaderValue::from_static("frame-ancestors 'none'"))
 }
 
 #[cfg(test)]

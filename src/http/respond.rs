@@ -1,37 +1,113 @@
-//! Answers every request: adds the headers, writes the body of an error, and counts.
+//! Answers every request: the stack of `tower-http` around the routes, the body of an error, its log line.
+//!
+//! The stack surrounds the whole router. So the future of a request is boxed once, by the router, and not
+//! by each layer as with `Router::layer`. `tower-http` has request ids, headers, compression and panics.
+//! Written by hand is what it does not have:
+//! - A problem for each error, with a stable code and the request's id ([`Answering`]). The answers of
+//!   `tower-http` to a panic or to a body that is too large do not know the id.
+//! - The limit of a body (`body.rs`). It differs by route, and the same loop counts the memory of all bodies.
+//! - Timeouts (`server/timed_io.rs`, `body.rs`, the deadline). There is one for each phase of a request.
+//!   `TimeoutLayer` has one for all, and would drop a handler whose write is in progress.
+//! - The log. `TraceLayer` makes a span for each request; this service logs requests that fail.
 
-use std::panic::AssertUnwindSafe;
-use std::sync::{Mutex, PoisonError};
+use std::any::Any;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::Router;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
+use axum::http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header,
+};
 use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt;
 use tokio::time::Instant;
-use tower::ServiceExt;
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_http::CompressionLevel;
+use tower_http::catch_panic::{CatchPanic, CatchPanicLayer, ResponseForPanic};
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
+use tower_http::request_id::{
+    MakeRequestId, PropagateRequestIdLayer, RequestId, SetRequestIdLayer,
+};
+use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
 use uuid::Uuid;
 
-use super::{ApiError, HttpService, browser};
+use super::headers::IDEMPOTENCY_KEY;
+use super::{Api, ApiError, browser, routes};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
 
-impl HttpService {
-    /// Answers a request, unless a page of another site sent it. Adds `X-Request-Id` and `X-Replica`, counts
-    /// the response, and writes errors as problems. This is the only place that logs failed requests.
-    ///
-    /// Not a layer of the router, because each layer boxes the future of the request.
-    pub(crate) async fn answer(&self, request: Request) -> Response {
-        let id = request_id(&request);
+/// Shorter answers fit in one packet.
+const COMPRESSED_ABOVE: u16 = 1024;
+
+/// The whole HTTP API, with what every answer has: `X-Request-Id`, `X-Replica`, and compression.
+pub(crate) fn service(
+    api: Arc<Api>,
+) -> impl Service<
+    Request,
+    Response = Response<impl HttpBody<Data: Send, Error: Into<BoxError>> + Send + 'static>,
+    Error = Infallible,
+    Future: Send,
+> + Clone
++ Send
++ Sync
++ 'static {
+    let replica = HeaderValue::from_str(&api.replica).ok();
+    let catch_panics = CatchPanicLayer::custom(Panicked);
+    let answering = Arc::new(Answering {
+        routes: catch_panics.layer(routes(&api)),
+        outages: Mutex::default(),
+        api,
+    });
+    let answer = service_fn(move |request| {
+        let answering = Arc::clone(&answering);
+        async move { Ok(answering.answer(request).await) }
+    });
+    let is_compressed = SizeAbove::new(COMPRESSED_ABOVE)
+        .and(NotForContentType::SSE)
+        .and(is_compressible as fn(_, _, &_, &_) -> _);
+    let compression = CompressionLayer::new().quality(CompressionLevel::Fastest);
+    ServiceBuilder::new()
+        .map_request(without_unsafe_id)
+        .layer(SetRequestIdLayer::new(X_REQUEST_ID, NewId))
+        .layer(PropagateRequestIdLayer::new(X_REQUEST_ID))
+        .layer(SetSensitiveRequestHeadersLayer::new([
+            header::AUTHORIZATION,
+            IDEMPOTENCY_KEY,
+        ]))
+        .layer(SetResponseHeaderLayer::overriding(X_REPLICA, replica))
+        .map_response(with_weak_etag)
+        .layer(compression.compress_when(is_compressed))
+        .layer(SetResponseHeaderLayer::if_not_present(
+            header::CONTENT_SECURITY_POLICY,
+            browser::no_frames,
+        ))
+        .service(answer)
+}
+
+/// The routes, and what makes their refusals into problems.
+struct Answering {
+    routes: CatchPanic<Router, Panicked>,
+    outages: Mutex<OutageLog>,
+    api: Arc<Api>,
+}
+
+impl Answering {
+    /// Answers a request, unless a page of another site sent it. Counts the response, and writes errors as
+    /// problems. This is the only place that logs failed requests.
+    async fn answer(&self, request: Request) -> Response {
+        let id = request.extensions().get::<RequestId>();
+        let id = id.and_then(|id| id.header_value().to_str().ok());
+        let id = id.unwrap_or_default().to_owned();
         let route = (request.method().clone(), request.uri().clone());
-        let handled = AssertUnwindSafe(self.handle(request)).catch_unwind();
-        let mut response = match handled.await {
-            Ok(response) => response,
-            Err(panic) => ApiError::panicked(&*panic).into_response(),
-        };
-        browser::forbid_frames(&mut response);
+        let mut response = self.handle(request).await;
+        if route.0.is_safe() {
+            response.extensions_mut().insert(AnswerToRead);
+        }
         let of_lines = response.extensions_mut().remove::<LineErrors>();
         for error in of_lines.into_iter().flat_map(|LineErrors(errors)| errors) {
             log(&error, &id, &route, &self.outages);
@@ -41,12 +117,6 @@ impl HttpService {
             write_problem(&mut response, &error, &id);
         }
         self.api.metrics.response(response.status().as_u16());
-        let id = HeaderValue::try_from(id).ok();
-        for (name, value) in [(X_REQUEST_ID, id), (X_REPLICA, self.replica.clone())] {
-            if let Some(value) = value {
-                response.headers_mut().insert(name, value);
-            }
-        }
         response
     }
 
@@ -60,8 +130,41 @@ impl HttpService {
             return foreign.into_response();
         }
         let Ok(response) = self.routes.clone().oneshot(request).await;
-        response
+        response.map(Body::new)
     }
+}
+
+/// The answer if a handler panicked.
+#[derive(Debug, Clone, Copy)]
+struct Panicked;
+
+impl ResponseForPanic for Panicked {
+    type ResponseBody = Body;
+
+    fn response_for_panic(&mut self, panic: Box<dyn Any + Send>) -> Response {
+        ApiError::panicked(&*panic).into_response()
+    }
+}
+
+/// Marks the answer to a `GET` or `HEAD`. Others are not compressed: a deduction waits for nothing.
+#[derive(Debug, Clone)]
+struct AnswerToRead;
+
+fn is_compressible(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
+    extensions.get::<AnswerToRead>().is_some()
+}
+
+/// A strong tag stands for bytes, and compressed bytes are others (RFC 9110, 8.8.1). A client that has such
+/// an answer can use its tag as before, because [`super::headers::Tags`] takes weak ones.
+fn with_weak_etag<B>(mut response: Response<B>) -> Response<B> {
+    let headers = response.headers_mut();
+    if headers.contains_key(header::CONTENT_ENCODING)
+        && let Some(etag) = headers.get_mut(header::ETAG)
+        && let Ok(weak) = HeaderValue::try_from([b"W/", etag.as_bytes()].concat())
+    {
+        *etag = weak;
+    }
+    response
 }
 
 /// Whether the request has exactly one `Host`, as HTTP/1.1 demands (RFC 9112, 3.2).
@@ -74,13 +177,27 @@ fn names_one_host(request: &Request) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct LineErrors(pub(super) Vec<ApiError>);
 
-/// The id that the proxy or the caller sent, if it is safe to log, or a new one.
-fn request_id(request: &Request) -> String {
+/// The id that the proxy or the caller sent stays only if it is safe to log.
+fn without_unsafe_id(mut request: Request) -> Request {
+    let is_safe = |id: &HeaderValue| {
+        (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+    };
     let sent = request.headers().get(X_REQUEST_ID);
-    let is_safe =
-        |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
-    let sent = sent.and_then(|id| id.to_str().ok()).filter(is_safe);
-    sent.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
+    if sent.is_some_and(|id| !is_safe(id)) {
+        request.headers_mut().remove(X_REQUEST_ID);
+    }
+    request
+}
+
+/// Makes the id of a request that has none.
+#[derive(Debug, Clone, Copy)]
+struct NewId;
+
+impl MakeRequestId for NewId {
+    fn make_request_id<B>(&mut self, _: &axum::http::Request<B>) -> Option<RequestId> {
+        let id = HeaderValue::try_from(Uuid::now_v7().to_string()).ok();
+        id.map(RequestId::new)
+    }
 }
 
 /// The error of the response: of a handler, or made from the status of the framework's refusal.

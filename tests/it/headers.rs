@@ -1,6 +1,8 @@
-//! Headers: `Allow`, `X-Request-Id`, and headers that a request may have only once.
+//! Headers: `Allow`, `X-Request-Id`, compression, and headers that a request may have only once.
 
 use reqwest::Method;
+use reqwest::header::{ACCEPT_ENCODING, IF_MATCH, IF_NONE_MATCH};
+use serde_json::json;
 
 use crate::support::app::{TestApp, send};
 use crate::support::services::Backend::Sqlite;
@@ -39,4 +41,59 @@ async fn two_idempotency_keys_in_one_request_are_refused() {
     let refused = send(request.header("Idempotency-Key", "b")).await;
     assert_eq!(refused.status, 422, "{refused:?}");
     assert_eq!(app.audit("real").await["sold"], 0);
+}
+
+#[tokio::test]
+async fn large_reads_are_compressed_and_writes_are_not() {
+    let app = TestApp::with_stock(Sqlite, 1, "real", 1_000).await;
+    let lines: Vec<_> = (0..20).map(|_| json!({"sku": "real"})).collect();
+    let batch = app.request(0, Method::POST, "/stock/deduct/batch");
+    let sold = batch.json(&json!({ "lines": lines }));
+    let get = |path: &str| app.request(0, Method::GET, path);
+    for (request, compressed) in [
+        (get("/openapi.json"), true),
+        (get("/stock/real/movements"), true),
+        (get("/"), true),
+        (get("/healthz"), false),
+        (sold, false),
+    ] {
+        let (plain, path) = (
+            request.try_clone().expect("no stream"),
+            format!("{request:?}"),
+        );
+        let plain = send(plain).await;
+        assert_eq!(plain.header("content-encoding"), "", "{path}");
+        assert_eq!(
+            plain.header("vary") == "accept-encoding",
+            compressed,
+            "{path}"
+        );
+        let answer = send(request.header(ACCEPT_ENCODING, "gzip")).await;
+        assert_eq!(
+            answer.header("content-encoding") == "gzip",
+            compressed,
+            "{path}"
+        );
+    }
+}
+
+/// Another encoding has other bytes, so a strong tag would be wrong.
+#[tokio::test]
+async fn tag_of_a_compressed_level_is_weak_and_can_be_used() {
+    let app = TestApp::with_flags(Sqlite, 1, &[]).await;
+    for warehouse in 0..20 {
+        let level = json!({"warehouse": format!("w{warehouse}"), "on_hand": 1});
+        assert_eq!(send(app.put(0, "real", &level)).await.status, 201);
+    }
+    let get = || {
+        let request = app.request(0, Method::GET, "/stock/real");
+        request.header(ACCEPT_ENCODING, "gzip")
+    };
+    let level = send(get()).await;
+    let tag = level.header("etag");
+    assert!(tag.starts_with("W/\""), "{level:?}");
+    assert_eq!(send(get().header(IF_NONE_MATCH, tag)).await.status, 304);
+    let set = app.put(0, "real", &json!({"warehouse": "w0", "on_hand": 2}));
+    let set = send(set.header(IF_MATCH, tag)).await;
+    assert_eq!(set.status, 200, "{set:?}");
 }
