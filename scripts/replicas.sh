@@ -138,7 +138,7 @@ server() { # NAME FIELD
 }
 
 up_replica() { # NAME PORT
-    start "$1" "$2" "$state/$1.log" env LISTEN="127.0.0.1:$2" REPLICA_ID="$1" \
+    start "$1" "$2" "$state/$1.log" env LISTEN="127.0.0.1:$2" REPLICA_ID="$1" AUTH="${AUTH:-none}" \
         DATABASE_URL="${DATABASE_URL:-$(server mariadb url)}" \
         REDIS_URL="${REDIS_URL:-$(server redis url)}" \
         ZOOKEEPER_CONNECT="${ZOOKEEPER_CONNECT:-$(server zookeeper connect)}" "$binary" "$mode"

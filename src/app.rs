@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, DatabaseConfig, Limits, Mode};
+use crate::access::{Access, KeyRing};
+use crate::config::{Auth, Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
 use crate::http::{Api, BodyBudget, Readiness, service};
 use crate::level_cache::LevelCache;
@@ -23,6 +24,7 @@ use stocklock_core::strategy::Strategy;
 use stocklock_store::{RedisCounters, RedisOptions, Store, StoreOptions};
 
 mod checkpoints;
+mod keys;
 mod prepare;
 mod supervise;
 
@@ -93,7 +95,12 @@ impl Replica {
             counters,
             Arc::clone(&metrics) as _,
         );
+        let access = match (mode, config.service.auth) {
+            (Mode::Serve, Auth::Keys) => Access::Keys(KeyRing::default()),
+            (Mode::Serve, Auth::None) | (Mode::Lab, _) => Access::Open,
+        };
         let api = Arc::new(Api {
+            access: Arc::new(access),
             config: config.clone(),
             mode,
             replica,
@@ -144,6 +151,7 @@ impl Replica {
             api.levels.clone(),
             stop.clone(),
         ));
+        let keys = tokio::spawn(keys::run(Arc::clone(&api), stop.clone()));
         let serve_and_drain = async {
             let http = service(Arc::clone(&api));
             let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());
@@ -153,8 +161,13 @@ impl Replica {
             }
             writes.drained().await;
             stop.cancel();
-            if let Err(error) = checkpoints.await {
-                tracing::warn!(%error, "the writer of checkpoints failed");
+            for (name, task) in [
+                ("writer of checkpoints", checkpoints),
+                ("loader of API keys", keys),
+            ] {
+                if let Err(error) = task.await {
+                    tracing::warn!(%error, "the {name} failed");
+                }
             }
             tokio::join!(api.locks.close(), store.close());
         };

@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | race | failures | migrate | audit | openapi`.
+//! The commands: `stocklock serve | lab | race | failures | migrate | audit | keys | openapi`.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -13,6 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 mod audit;
 mod failures;
 mod inherit;
+mod keys;
 mod race;
 mod replica;
 mod serve;
@@ -66,6 +67,8 @@ pub enum Command {
     },
     /// Compare levels with the ledger, and print one line of JSON for each SKU
     Audit(audit::AuditArgs),
+    /// Create, list and revoke API keys
+    Keys(keys::KeysArgs),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -208,6 +211,7 @@ impl Cli {
                 migrate(&database).await
             }
             Command::Audit(args) => audit::audit(args).await,
+            Command::Keys(args) => keys::keys(args).await,
             Command::Openapi { lab } => print_output(&format!("{:#}\n", http::document(lab))),
         }
     }

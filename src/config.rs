@@ -29,6 +29,15 @@ pub enum Mode {
     Lab,
 }
 
+/// Who may call the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Auth {
+    /// Callers with an API key
+    Keys,
+    /// Everyone who can reach it
+    None,
+}
+
 /// All settings of a replica.
 #[derive(Debug, Clone, Args)]
 pub struct Config {
@@ -60,6 +69,10 @@ pub struct ServiceConfig {
     #[arg(long, env, value_name = "BOOL", default_value_t = false, num_args = 0..=1,
           default_missing_value = "true", action = clap::ArgAction::Set)]
     pub allow_unsafe: bool,
+
+    /// Who may call `serve`: callers with an API key of `stocklock keys`, or everyone. The lab needs no keys
+    #[arg(long, env, value_name = "WHO", value_enum, default_value_t = Auth::Keys)]
+    pub auth: Auth,
 
     /// Address to listen on [default: 0.0.0.0:8080; `lab`: 127.0.0.1:8080]
     #[arg(long, env, value_name = "ADDR:PORT")]

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use axum::Router;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
+use crate::access::{Access, KeyRing};
 use crate::config::{Config, Mode};
 use crate::crowd::Crowd;
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::races::Races;
+use stocklock_core::access::Scope;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
 use stocklock_core::stock::Sku;
@@ -36,6 +37,7 @@ mod extract;
 mod fields;
 mod headers;
 mod holds;
+mod keys;
 mod lab;
 mod levels;
 mod movements;
@@ -55,7 +57,7 @@ use extract::{
     BatchJson, NoFields, StrictJson, StrictQuery, objects, present, present_objects, present_whole,
     remark, whole,
 };
-use openapi::Document;
+use keys::Routes;
 pub use openapi::document;
 pub(crate) use probes::Readiness;
 pub(crate) use respond::service;
@@ -63,6 +65,8 @@ pub(crate) use respond::service;
 /// The state of the handlers.
 #[derive(Debug)]
 pub(crate) struct Api {
+    /// Who may call.
+    pub(crate) access: Arc<Access>,
     pub(crate) config: Config,
     /// Only the lab has a start page and lets a request choose its strategy.
     pub(crate) mode: Mode,
@@ -103,7 +107,7 @@ pub(crate) fn lab_sku() -> Sku {
 
 /// Every route, and the OpenAPI document.
 fn routes(api: &Arc<Api>) -> Router {
-    let (routes, document) = documented(api.mode).split_for_parts();
+    let (routes, document) = documented(api.mode, &api.access).split_for_parts();
     let document = openapi::finished(document, api.mode, &api.available);
     routes
         .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
@@ -111,40 +115,44 @@ fn routes(api: &Arc<Api>) -> Router {
         .with_state(Arc::clone(api))
 }
 
-/// Every route with its documentation.
-fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
-    let routes = OpenApiRouter::with_openapi(Document::openapi())
-        .routes(routes!(deduct::deduct))
-        .routes(routes!(deduct_batch::deduct_batch))
-        .routes(routes!(levels::list))
-        .routes(routes!(levels::of_sku, set_level::set_level))
-        .routes(routes!(adjust::adjust))
-        .routes(routes!(adjust::adjust_lines))
-        .routes(routes!(movements::movements))
-        .routes(routes!(audit::audit))
-        .routes(routes!(operations::operation))
-        .routes(routes!(operations::operations))
-        .routes(routes!(reverse::reverse))
-        .routes(routes!(holds::list, holds::hold))
-        .routes(routes!(holds::confirm))
-        .routes(routes!(holds::release))
-        .routes(routes!(holds::extend))
-        .routes(routes!(audit::audit_all))
-        .routes(routes!(strategies::strategies))
-        .routes(routes!(probes::healthz))
-        .routes(routes!(probes::readyz))
-        .routes(routes!(probes::metrics));
-    match mode {
+/// Every route with its documentation, and with the scope that its callers need.
+fn documented(mode: Mode, access: &Arc<Access>) -> OpenApiRouter<Arc<Api>> {
+    let routes = Routes::new(Arc::clone(access))
+        .needs(Scope::Sell, routes!(deduct::deduct))
+        .needs(Scope::Sell, routes!(deduct_batch::deduct_batch))
+        .needs(Scope::Read, routes!(levels::list))
+        .needs(Scope::Read, routes!(levels::of_sku))
+        .needs(Scope::Stock, routes!(set_level::set_level))
+        .needs(Scope::Stock, routes!(adjust::adjust))
+        .needs(Scope::Stock, routes!(adjust::adjust_lines))
+        .needs(Scope::Read, routes!(movements::movements))
+        .needs(Scope::Read, routes!(audit::audit))
+        .needs(Scope::Read, routes!(operations::operation))
+        .needs(Scope::Read, routes!(operations::operations))
+        .needs(Scope::Stock, routes!(reverse::reverse))
+        .needs(Scope::Read, routes!(holds::list))
+        .needs(Scope::Sell, routes!(holds::hold))
+        .needs(Scope::Sell, routes!(holds::confirm))
+        .needs(Scope::Sell, routes!(holds::release))
+        .needs(Scope::Sell, routes!(holds::extend))
+        .needs(Scope::Read, routes!(audit::audit_all))
+        .needs(Scope::Read, routes!(strategies::strategies))
+        .open(routes!(probes::healthz))
+        .open(routes!(probes::readyz))
+        .needs(Scope::Read, routes!(probes::metrics));
+    let routes = match mode {
+        // The lab has no keys.
         Mode::Lab => routes
-            .routes(routes!(lab::start_page))
-            .routes(routes!(lab::file))
-            .routes(routes!(lab::races::list, lab::races::start))
-            .routes(routes!(lab::races::state))
-            .routes(routes!(lab::races::stop))
-            .routes(routes!(lab::races::report))
-            .routes(routes!(lab::events::events))
-            .routes(routes!(lab::locks::locks, lab::locks::revoke))
-            .routes(routes!(lab::failures::failures)),
+            .open(routes!(lab::start_page))
+            .open(routes!(lab::file))
+            .open(routes!(lab::races::list, lab::races::start))
+            .open(routes!(lab::races::state))
+            .open(routes!(lab::races::stop))
+            .open(routes!(lab::races::report))
+            .open(routes!(lab::events::events))
+            .open(routes!(lab::locks::locks, lab::locks::revoke))
+            .open(routes!(lab::failures::failures)),
         Mode::Serve => routes,
-    }
+    };
+    routes.into_router()
 }

@@ -7,10 +7,11 @@
 //! 1. [`config`]: the settings.
 //! 2. [`app`]: builds a replica from the settings and runs it.
 //! 3. [`http`]: routes, handlers, errors. `server`: the accept loop.
-//! 4. [`locks`], [`metrics`]: adapters for the ports of the core. `level_cache`: levels for reads that
+//! 4. `access`: the API keys that this replica knows.
+//! 5. [`locks`], [`metrics`]: adapters for the ports of the core. `level_cache`: levels for reads that
 //!    accept an older answer.
-//! 5. [`lab`]: the race, which shows which strategy oversells.
-//! 6. [`cli`]: the commands. [`telemetry`]: the log's way to stderr.
+//! 6. [`lab`]: the race, which shows which strategy oversells.
+//! 7. [`cli`]: the commands. [`telemetry`]: the log's way to stderr.
 //!
 //! A level and its movement commit together or not at all. The service sends a 2xx only after that commit. The
 //! ledger records an operation, and an idempotency key, once.
@@ -19,6 +20,7 @@ pub use stocklock_core::{batching, deduct, level_service, ports, stock, strategy
 pub use stocklock_lab as lab;
 pub use stocklock_store as store;
 
+mod access;
 mod level_cache;
 pub mod locks;
 pub mod metrics;

@@ -3,7 +3,7 @@
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
-    LevelChange, OperationId, Precondition, Remark, Scope, StockError, Warehouse,
+    Caller, LevelChange, OperationId, Precondition, Remark, Scope, StockError, Warehouse,
 };
 use stocklock_core::strategy::{Dependency, Strategy};
 
@@ -46,6 +46,7 @@ impl Replica {
         let api = &self.api;
         let change = LevelChange {
             operation: OperationId::mint(),
+            caller: Caller::anonymous(),
             sku: lab_sku(),
             warehouse: Warehouse::default(),
             on_hand: Some(LAB_STOCK),

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::inherit::Inherited;
 use super::{Failure, migrate, start_logging};
 use crate::app::Replica;
-use crate::config::{Config, Mode};
+use crate::config::{Auth, Config, Mode};
 use crate::descriptors::allow_connections;
 use crate::race::RaceSettings;
 use stocklock_lab::delay::ServerUrls;
@@ -45,13 +45,15 @@ pub(super) async fn lab(settings: Inherited<Config>) -> Result<(), Failure> {
 
 async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failure> {
     migrate(&config.database).await?;
+    replica.load_keys().await.map_err(Failure::Setting)?;
     let (listener, address) = listen(config, mode)?;
     stop_on_signal(&replica)?;
     replica.warn_of_unsafe_settings().await;
     match mode {
-        Mode::Serve => tracing::warn!(
-            "there are no API keys yet: make sure that only trusted callers can reach this service"
-        ),
+        Mode::Serve if config.service.auth == Auth::None => {
+            tracing::warn!("AUTH=none: everyone who can reach this service can change stock")
+        }
+        Mode::Serve => {}
         Mode::Lab => replica
             .seed_lab()
             .await

@@ -12,10 +12,12 @@ use utoipa::ToSchema;
 
 use super::deduct::has_lines;
 use super::headers::{idempotency, idempotent_replayed};
+use super::keys::Granted;
 use super::levels::new_sku;
 use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, objects, openapi, present, remark, whole,
 };
+use crate::access::Grant;
 use stocklock_core::level_service::{Adjusted, AdjustedLines};
 use stocklock_core::stock::{
     Adjustment, Change, Line, MAX_UNITS, Operation, OperationId, Remark, Remarks, RequestHash, Sku,
@@ -59,13 +61,14 @@ pub(super) struct AdjustBody {
 )]
 pub(super) async fn adjust(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     Path(sku): Path<String>,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<AdjustBody>,
 ) -> Result<impl IntoResponse, ApiError> {
     let sku = new_sku(sku)?;
-    let adjustment = adjustment(&api, sku, body.parse()?, &headers)?;
+    let adjustment = adjustment(&api, sku, body.parse()?, (&headers, grant))?;
     let operation = adjustment.operation;
     let adjusted = api.levels.adjust(adjustment).await;
     let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -123,11 +126,12 @@ pub(super) struct AdjustmentLine {
 )]
 pub(super) async fn adjust_lines(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<AdjustmentsBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let adjustments = adjustments(&api, body.parse()?, &headers)?;
+    let adjustments = adjustments(&api, body.parse()?, (&headers, grant))?;
     let operation = adjustments.id;
     let adjusted = api.levels.adjust_lines(adjustments).await;
     let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -137,9 +141,10 @@ pub(super) async fn adjust_lines(
 fn adjustments(
     api: &Api,
     body: AdjustmentsBody,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<Operation, ApiError> {
     has_lines(body.lines.len())?;
+    grant.charge_lines(body.lines.len());
     let lines = body.lines.into_iter().enumerate();
     let line = |(number, line): (usize, AdjustmentLine)| {
         check_delta(&format!("lines[{number}].delta"), line.delta)?;
@@ -155,8 +160,9 @@ fn adjustments(
         reference: remark("reference", body.reference)?,
     };
     let hash = RequestHash::of_operation(&lines, &remarks);
-    let idempotency = idempotency(headers, hash)?;
+    let idempotency = idempotency(headers, &grant.caller, hash)?;
     Ok(Operation::of_lines(
+        grant.caller,
         lines,
         idempotency,
         remarks,
@@ -177,7 +183,7 @@ fn adjustment(
     api: &Api,
     sku: Sku,
     body: AdjustBody,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<Adjustment, ApiError> {
     let delta = body.delta;
     check_delta("delta", delta)?;
@@ -192,7 +198,8 @@ fn adjustment(
         reference.as_ref().map(Remark::as_str),
     );
     Ok(Adjustment {
-        idempotency: idempotency(headers, hash)?,
+        idempotency: idempotency(headers, &grant.caller, hash)?,
+        caller: grant.caller,
         operation: OperationId::mint(),
         sku,
         warehouse,

@@ -11,10 +11,12 @@ use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency_key, idempotent_replayed};
+use super::keys::Granted;
 use super::{
     Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, present_objects,
     present_whole, remark,
 };
+use crate::access::Grant;
 use crate::config::Mode;
 use stocklock_core::level_service::Ordered;
 use stocklock_core::stock::{
@@ -143,6 +145,7 @@ impl Taken {
 )]
 pub(super) async fn deduct(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     headers: HeaderMap,
     StrictQuery(query): StrictQuery<DeductQuery>,
     body: StrictJson<DeductBody>,
@@ -153,7 +156,9 @@ pub(super) async fn deduct(
         deadline: api.deadline(),
     };
     let fields = fields(query, body)?;
-    let taken = order(&api, fields, &headers)?.take(&api, how).await?;
+    let taken = order(&api, fields, (&headers, grant))?
+        .take(&api, how)
+        .await?;
     Ok((idempotent_replayed(taken.replayed()), Json(taken)))
 }
 
@@ -208,14 +213,20 @@ fn fields(query: DeductQuery, body: StrictJson<DeductBody>) -> Result<DeductBody
     body.parse()
 }
 
-fn order(api: &Api, fields: DeductBody, headers: &HeaderMap) -> Result<Order, ApiError> {
+fn order(
+    api: &Api,
+    fields: DeductBody,
+    (headers, grant): (&HeaderMap, Grant),
+) -> Result<Order, ApiError> {
     let default_sku = match api.mode {
         Mode::Serve => None,
         Mode::Lab => Some(lab_sku()),
     };
     let (sku, warehouse, quantity) = (fields.sku, fields.warehouse, fields.quantity);
     let (lines, by_line) = order_lines((sku, warehouse, quantity), fields.lines, default_sku)?;
+    grant.charge_lines(lines.len());
     Ok(Order {
+        caller: grant.caller,
         lines,
         by_line,
         reference: remark("reference", fields.reference)?,
@@ -261,6 +272,7 @@ pub(super) fn has_lines(count: usize) -> Result<(), ApiError> {
 /// What a caller orders, with its key.
 #[derive(Debug)]
 pub(super) struct Order {
+    pub(super) caller: Caller,
     /// At least one.
     pub(super) lines: Vec<OrderLine>,
     /// Whether it is answered by line.
@@ -313,11 +325,11 @@ impl Order {
             ..Remarks::default()
         };
         let idempotency = self.key.map(|key| Idempotency {
-            caller: Caller::anonymous(),
+            caller: self.caller.clone(),
             key,
             hash: RequestHash::of_operation(&lines, &remarks),
         });
-        let order = Operation::of_lines(lines, idempotency, remarks, how.deadline)?;
+        let order = Operation::of_lines(self.caller, lines, idempotency, remarks, how.deadline)?;
         Ok(Operation {
             // Its rows are locked, whatever protects a single line.
             strategy: Some(Strategy::ForUpdate.name()),

@@ -19,11 +19,13 @@ use utoipa::{IntoParams, ToSchema};
 use super::deduct::{How, Order, OrderLine, Taken, chosen_strategy, order_lines};
 use super::error::Fields;
 use super::headers::IDEMPOTENCY_KEY;
+use super::keys::Granted;
 use super::respond::LineErrors;
 use super::{
     Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, present_objects,
     present_whole, remark,
 };
+use crate::access::Grant;
 use stocklock_core::stock::{IdempotencyKey, Quantity, Sku, StockError, Warehouse};
 use stocklock_core::strategy::Safeguards;
 
@@ -188,6 +190,7 @@ impl<'a> From<&'a Result<Taken, ApiError>> for LineResult<'a> {
 )]
 pub(super) async fn deduct_batch(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     headers: HeaderMap,
     StrictQuery(query): StrictQuery<BatchQuery>,
     BatchJson(body): BatchJson<BatchBody>,
@@ -196,7 +199,7 @@ pub(super) async fn deduct_batch(
     if headers.contains_key(IDEMPOTENCY_KEY) {
         return Err(invalid_key("send a key with each line, not in the header"));
     }
-    let orders = orders(body.parse()?)?;
+    let orders = orders(body.parse()?, &grant)?;
     let how = How {
         strategy,
         safeguards: Safeguards::default(),
@@ -209,13 +212,15 @@ pub(super) async fn deduct_batch(
 }
 
 /// The orders of the lines, if all are valid.
-fn orders(body: BatchBody) -> Result<Vec<Order>, ApiError> {
+fn orders(body: BatchBody, grant: &Grant) -> Result<Vec<Order>, ApiError> {
     let sent = |line: &BatchLine| line.lines.as_ref().map_or(1, Vec::len);
-    if !(1..=MAX_LINES).contains(&body.lines.iter().map(sent).sum()) {
+    let count = body.lines.iter().map(sent).sum();
+    if !(1..=MAX_LINES).contains(&count) {
         let detail =
             format!("lines: must have 1 to {MAX_LINES} elements, those of orders included");
         return Err(ApiError::invalid(detail));
     }
+    grant.charge_lines(count);
     let lines = body.lines.into_iter().enumerate();
     let order = |(number, line): (usize, BatchLine)| {
         let key = line.key.as_deref().map(IdempotencyKey::parse).transpose();
@@ -223,6 +228,7 @@ fn orders(body: BatchBody) -> Result<Vec<Order>, ApiError> {
         let (lines, by_line) = order_lines((sku, warehouse, quantity), line.lines, None)
             .map_err(|error| ApiError::invalid(format!("lines[{number}]: {}", error.detail)))?;
         Ok(Order {
+            caller: grant.caller.clone(),
             lines,
             by_line,
             reference: remark(&format!("lines[{number}].reference"), line.reference)?,

@@ -22,8 +22,8 @@ pub(super) struct ApiError {
     pub(super) detail: String,
     /// Additional fields of the body.
     fields: Vec<(&'static str, Field<'static>)>,
-    /// Whether a retry soon makes sense.
-    retry_after: bool,
+    /// Whether a retry makes sense, after so many seconds.
+    retry_after: Option<u32>,
     /// The internal cause, for the log only.
     pub(super) cause: Option<String>,
 }
@@ -54,7 +54,7 @@ impl ApiError {
             code,
             detail,
             fields: Vec::new(),
-            retry_after: false,
+            retry_after: None,
             cause: None,
         }
     }
@@ -80,8 +80,23 @@ impl ApiError {
     }
 
     /// The error with the id of what it is about.
-    pub(super) fn with_id(mut self, id: uuid::Uuid) -> Self {
-        self.fields = vec![("id", id.to_string().into())];
+    pub(super) fn with_id(self, id: uuid::Uuid) -> Self {
+        self.with_field("id", id.to_string())
+    }
+
+    /// The error with another field in its body, which has no other ones.
+    pub(super) fn with_field(
+        mut self,
+        name: &'static str,
+        value: impl Into<Field<'static>>,
+    ) -> Self {
+        self.fields = vec![(name, value.into())];
+        self
+    }
+
+    /// The error with the advice to retry after so many seconds.
+    pub(super) fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after = Some(seconds);
         self
     }
 
@@ -109,10 +124,13 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
-        if self.retry_after {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer realm=\"stocklock\"");
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         response.extensions_mut().insert(self);
         response
@@ -202,14 +220,14 @@ impl From<&StockError> for ApiError {
         match error {
             StockError::RequestInFlight
             | StockError::Contended { .. }
-            | StockError::Overloaded { .. } => answer.retry_after = true,
+            | StockError::Overloaded { .. } => answer.retry_after = Some(1),
             // Without a source, the strategy's server is not configured: a retry cannot succeed.
             StockError::StrategyUnavailable {
                 source: Some(_), ..
             }
             | StockError::Unavailable { .. }
             | StockError::TooSlow { .. } => {
-                answer.retry_after = true;
+                answer.retry_after = Some(1);
                 answer.cause = Some(with_sources(error));
             }
             StockError::OutcomeUnknown { .. } => answer.cause = Some(with_sources(error)),
@@ -251,7 +269,7 @@ impl ApiError {
     }
 
     /// The error for a defect; `cause` is for the log only.
-    fn internal(cause: String) -> Self {
+    pub(super) fn internal(cause: String) -> Self {
         let mut error = Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",

@@ -11,11 +11,12 @@ pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempote
 /// The request's key, if there is one, with the hash of the request.
 pub(super) fn idempotency(
     headers: &HeaderMap,
+    caller: &Caller,
     hash: RequestHash,
 ) -> Result<Option<Idempotency>, ApiError> {
     let key = idempotency_key(headers)?;
     Ok(key.map(|key| Idempotency {
-        caller: Caller::anonymous(),
+        caller: caller.clone(),
         key,
         hash,
     }))

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::deduct::{OrderLine, has_lines};
 use super::headers::{idempotency, idempotent_replayed};
+use super::keys::Granted;
 use super::operations::operation_id;
 use super::paging::{PageSize, bad_cursor};
 use super::reverse::distinct_lines;
@@ -21,6 +22,7 @@ use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, objects, openapi, present, present_objects,
     present_whole, remark, whole,
 };
+use crate::access::Grant;
 use stocklock_core::level_service::{Confirmed, OrderedLine, Released};
 use stocklock_core::stock::{
     Change, HoldCursor, HoldEnd, HoldFilter, Holding, Late, Line, NEVER, OpenHold, Operation,
@@ -107,11 +109,12 @@ pub(super) struct HoldAnswer {
 )]
 pub(super) async fn hold(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<HoldBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (hold, lasts) = new_hold(&api, body.parse()?, &headers)?;
+    let (hold, lasts) = new_hold(&api, body.parse()?, (&headers, grant))?;
     let operation = hold.id;
     let held = api.levels.hold(hold).await;
     let held = held.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -133,9 +136,10 @@ pub(super) async fn hold(
 fn new_hold(
     api: &Api,
     body: HoldBody,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<(Operation, Option<i64>), ApiError> {
     has_lines(body.lines.len())?;
+    grant.charge_lines(body.lines.len());
     let lasts = milliseconds(body.expires_in_s.unwrap_or(Some(DEFAULT_SECONDS)))?;
     let line = |line: OrderLine| Line {
         sku: line.sku,
@@ -151,9 +155,9 @@ fn new_hold(
         ..Remarks::default()
     };
     let hash = RequestHash::of_operation(&lines, &remarks);
-    let idempotency = idempotency(headers, hash)?;
+    let idempotency = idempotency(headers, &grant.caller, hash)?;
     let idempotency = Some(idempotency.ok_or(StockError::KeyRequired)?);
-    let hold = Operation::of_lines(lines, idempotency, remarks, api.deadline())?;
+    let hold = Operation::of_lines(grant.caller, lines, idempotency, remarks, api.deadline())?;
     Ok((hold, lasts))
 }
 
@@ -215,6 +219,7 @@ pub(super) struct ConfirmLine {
 )]
 pub(super) async fn confirm(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     Path(id): Path<String>,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
@@ -230,7 +235,7 @@ pub(super) async fn confirm(
         distinct_lines(lines)
     });
     let lines = lines.transpose()?.unwrap_or_default();
-    let end = hold_end(&api, &id, Some(late), lines, &headers)?;
+    let end = hold_end(&api, &id, Some(late), lines, (&headers, grant))?;
     let operation = end.operation;
     let confirmed = api.levels.confirm(end).await;
     let confirmed = confirmed.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -274,6 +279,7 @@ pub(super) struct ReleaseLine {
 )]
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     Path(id): Path<String>,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
@@ -283,7 +289,7 @@ pub(super) async fn release(
     let lines =
         lines.map(|lines| distinct_lines(lines.iter().map(|one| (one.line, None)).collect()));
     let lines = lines.transpose()?.unwrap_or_default();
-    let end = hold_end(&api, &id, None, lines, &headers)?;
+    let end = hold_end(&api, &id, None, lines, (&headers, grant))?;
     let operation = end.operation;
     let released = api.levels.release(end).await;
     let released = released.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -302,16 +308,18 @@ fn hold_end(
     id: &str,
     confirm: Option<Late>,
     lines: Vec<(i64, Option<Quantity>)>,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<HoldEnd, ApiError> {
     let hold = operation_id(id)?;
+    grant.charge_lines(lines.len());
     let hash = RequestHash::of_hold_end(hold, confirm, &lines);
     Ok(HoldEnd {
         operation: OperationId::mint(),
         hold,
         confirm,
         lines,
-        idempotency: idempotency(headers, hash)?,
+        idempotency: idempotency(headers, &grant.caller, hash)?,
+        caller: grant.caller,
         deadline: api.deadline(),
     })
 }

@@ -1,9 +1,12 @@
 //! The OpenAPI document: its head, and the parts that several routes share.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use utoipa::{IntoParams, IntoResponses, OpenApi, ToResponse, ToSchema};
 
 use super::fields;
+use super::{Access, KeyRing};
 use crate::config::Mode;
 use stocklock_core::strategy::{Available, Dependency, Strategy};
 
@@ -14,6 +17,9 @@ Every error has a problem (RFC 9457) as its body, with two exceptions: a request
 HTTP is answered 400, and one whose header is too large 431, both without a body.
 
 Patterns are regular expressions of ECMA-262 with the flag `u`, and also of Python.";
+
+/// The name of the API key in the document.
+pub(super) const API_KEY: &str = "api_key";
 
 /// Title, version, licence and shared components. The routes add themselves.
 #[derive(OpenApi)]
@@ -28,6 +34,10 @@ Patterns are regular expressions of ECMA-262 with the flag `u`, and also of Pyth
             PreconditionRequired,
             Unavailable,
             Foreign,
+            Unauthorized,
+            Forbidden,
+            TooMany,
+            NoKeysYet,
             NotInLab,
             Invalid,
             RaceRefused,
@@ -49,15 +59,33 @@ pub(super) fn finished(
     let deduct = &mut document["paths"]["/stock/deduct"]["post"];
     // The fields may be in the query instead.
     deduct["requestBody"]["required"] = false.into();
+    let response = |name: &str| json!({"$ref": format!("#/components/responses/{name}")});
+    let mut has_keys = false;
     let paths = document["paths"].as_object_mut().expect("paths");
     for operations in paths.values_mut() {
         for (method, operation) in operations.as_object_mut().expect("operations") {
+            let needs_key = operation.get("security").is_some();
+            has_keys |= needs_key;
+            let responses = &mut operation["responses"];
             // `browser.rs` refuses them.
             if mode == Mode::Lab || method != "get" {
-                let foreign = json!({"$ref": "#/components/responses/Foreign"});
-                operation["responses"]["403"] = foreign;
+                responses["403"] = response("Foreign");
+            }
+            if needs_key {
+                responses["401"] = response("Unauthorized");
+                responses["403"] = response("Forbidden");
+                responses["429"] = response("TooMany");
+                if responses.get("503").is_none() {
+                    responses["503"] = response("NoKeysYet");
+                }
             }
         }
+    }
+    if has_keys {
+        document["components"]["securitySchemes"] = json!({API_KEY: {
+            "type": "http", "scheme": "bearer",
+            "description": "A key of `stocklock keys create`. The names beside it are the scopes that it needs."
+        }});
     }
     if mode == Mode::Lab {
         // A schema would describe the whole stream as one text.
@@ -87,7 +115,11 @@ pub fn document(lab: bool) -> Value {
         Dependency::RedisMasters,
         Dependency::Zookeeper,
     ];
-    let document = super::documented(mode).into_openapi();
+    let access = match mode {
+        Mode::Serve => Access::Keys(KeyRing::default()),
+        Mode::Lab => Access::Open,
+    };
+    let document = super::documented(mode, &Arc::new(access)).into_openapi();
     finished(document, mode, &Available::new(servers))
 }
 
@@ -125,6 +157,8 @@ pub(super) struct Problem {
     by: Option<String>,
     /// The id of the operation (`outcome-unknown`), for `GET /operations/{id}`.
     id: Option<String>,
+    /// The scope that the API key does not have (`forbidden`).
+    needs: Option<String>,
     /// The lines that refuse an operation of several lines.
     lines: Option<Vec<ProblemLine>>,
 }
@@ -174,6 +208,23 @@ problem_response!(Unavailable, "`not-ready`");
 problem_response!(
     Foreign,
     "`foreign-origin`; in the lab also `foreign-host`: the request comes from a page of another site"
+);
+problem_response!(
+    Unauthorized,
+    "`unauthorized`: there is no valid API key in Authorization"
+);
+problem_response!(
+    Forbidden,
+    "`forbidden`: the API key does not have the scope in `needs`. `foreign-origin`: a write comes from a page of \
+     another site"
+);
+problem_response!(
+    TooMany,
+    "`too-many-requests` (Retry-After): the API key has reached its limit"
+);
+problem_response!(
+    NoKeysYet,
+    "`unavailable` (Retry-After): the API keys are not loaded yet"
 );
 problem_response!(
     NotInLab,

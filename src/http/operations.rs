@@ -11,6 +11,7 @@ use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
 use super::holds::HoldState;
+use super::keys::Granted;
 use super::movements::MovementBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NoFields, StrictQuery, openapi, remark};
@@ -125,8 +126,11 @@ pub(super) struct OperationQuery {
 
 impl OperationQuery {
     /// The operations, and the reference that one with a key must have too.
-    fn filter(self, size: PageSize) -> Result<(OperationFilter, Option<Remark>), ApiError> {
-        let caller = Caller::anonymous();
+    fn filter(
+        self,
+        caller: Caller,
+        size: PageSize,
+    ) -> Result<(OperationFilter, Option<Remark>), ApiError> {
         let cursor = self.cursor.as_deref().map(operation_id).transpose();
         let before = cursor.map_err(|_| bad_cursor())?;
         let reference = remark("reference", self.reference)?;
@@ -162,12 +166,13 @@ impl OperationQuery {
 )]
 pub(super) async fn operations(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     StrictQuery(query): StrictQuery<OperationQuery>,
 ) -> Result<Json<OperationBody>, ApiError> {
     let size = query.limit.unwrap_or_default();
     let sent = query.since.map(i64::try_from).transpose();
     let sent = sent.map_err(|_| ApiError::invalid("since: too large"))?;
-    let (of, reference) = query.filter(size)?;
+    let (of, reference) = query.filter(grant.caller, size)?;
     OperationBody::find(&api, &of, reference.as_ref(), sent, size).await
 }
 

@@ -70,6 +70,9 @@ pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<ProbeBody
     if api.shutdown.is_cancelled() {
         return Err(not_ready("this replica is shutting down"));
     }
+    if let Some(problem) = api.access.problem() {
+        return Err(not_ready(problem));
+    }
     let ask = || ask_servers(Arc::clone(&api)).boxed();
     match api.readiness.join_or_ask(ask).await {
         Ok(()) => Ok(Json(ProbeBody { status: "ready" })),

@@ -11,11 +11,13 @@ use utoipa::ToSchema;
 
 use super::deduct::has_lines;
 use super::headers::{idempotency, idempotent_replayed};
+use super::keys::Granted;
 use super::operations::operation_id;
 use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present_objects, present_whole,
     whole,
 };
+use crate::access::Grant;
 use stocklock_core::level_service::Reversed;
 use stocklock_core::stock::{MAX_LINES, OperationId, Quantity, Remark, RequestHash, Reversal};
 
@@ -70,12 +72,13 @@ pub(super) struct ReturnLine {
 )]
 pub(super) async fn reverse(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     Path(id): Path<String>,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<ReverseBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let reversal = reversal(&api, operation_id(&id)?, body.parse()?, &headers)?;
+    let reversal = reversal(&api, operation_id(&id)?, body.parse()?, (&headers, grant))?;
     let operation = reversal.operation;
     let reversed = api.levels.reverse(reversal).await;
     let reversed = reversed.map_err(|error| ApiError::of_operation(operation, error))?;
@@ -86,7 +89,7 @@ fn reversal(
     api: &Api,
     sale: OperationId,
     body: ReverseBody,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<Reversal, ApiError> {
     let ReverseBody {
         quantity, restock, ..
@@ -96,13 +99,15 @@ fn reversal(
         .lines
         .map(|lines| return_lines(&lines, quantity))
         .transpose()?;
+    grant.charge_lines(lines.as_ref().map_or(1, Vec::len));
     let hash = match &lines {
         None => RequestHash::of_reversal(sale, quantity, restock, reason.as_str()),
         Some(lines) => RequestHash::of_returns(sale, lines, restock, reason.as_str()),
     };
     Ok(Reversal {
         operation: OperationId::mint(),
-        idempotency: idempotency(headers, hash)?,
+        idempotency: idempotency(headers, &grant.caller, hash)?,
+        caller: grant.caller,
         sale,
         quantity,
         lines: lines.unwrap_or_default(),

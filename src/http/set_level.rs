@@ -12,10 +12,12 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::headers::{IDEMPOTENCY_KEY, Tags, bad_precondition, etag};
+use super::keys::Granted;
 use super::levels::{LevelBody, new_sku};
 use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present, present_whole, remark,
 };
+use crate::access::Grant;
 use stocklock_core::stock::{
     LevelChange, MAX_UNITS, OperationId, Precondition, Revision, Scope, Sku, StockError,
     StockLevel, Warehouse,
@@ -69,13 +71,14 @@ pub(super) struct LevelOrder {
 )]
 pub(super) async fn set_level(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     Path(sku): Path<String>,
     _: StrictQuery<NoFields>,
     headers: HeaderMap,
     body: StrictJson<LevelOrder>,
 ) -> Result<impl IntoResponse, ApiError> {
     let sku = new_sku(sku)?;
-    let change = change(&api, sku, body.parse()?, &headers)?;
+    let change = change(&api, sku, body.parse()?, (&headers, grant))?;
     let (scope, operation) = (change.scope, change.operation);
     let set = api.levels.set_level(change).await;
     let set = set.map_err(|error| refusal(operation, error))?;
@@ -116,7 +119,7 @@ fn change(
     api: &Api,
     sku: Sku,
     order: LevelOrder,
-    headers: &HeaderMap,
+    (headers, grant): (&HeaderMap, Grant),
 ) -> Result<LevelChange, ApiError> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
         return Err(ApiError::invalid(
@@ -135,6 +138,7 @@ fn change(
     }
     Ok(LevelChange {
         operation: OperationId::mint(),
+        caller: grant.caller,
         sku,
         scope: order
             .warehouse

@@ -42,6 +42,7 @@ mod full {
 mod headers;
 mod holds;
 mod idempotency;
+mod keys;
 mod lab;
 mod ledger_size;
 mod level_cache;

@@ -192,7 +192,7 @@ fn assert_no_warnings_about_settings(topology: &Topology) {
         let warnings = start.lines().filter(|line| line.contains("WARN stocklock"));
         let warnings: Vec<_> = warnings.collect();
         // This warning is always there, and shows that warnings are found.
-        let expected = "there are no API keys yet";
+        let expected = "AUTH=none";
         let found = matches!(warnings[..], [one] if one.contains(expected));
         assert!(found, "{warnings:#?}");
     }

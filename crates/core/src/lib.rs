@@ -10,11 +10,13 @@
 //!    the lock, and the bound on concurrent writes.
 //!    [`batching`] gathers those of one level that wait at the same time.
 //! 5. [`level_service`]: every other change of stock.
-//! 6. [`ports`]: what the core requires of stores, locks and metrics.
+//! 6. [`access`]: API keys.
+//! 7. [`ports`]: what the core requires of stores, locks and metrics.
 //!
 //! What always holds: every attempt of a request carries the same operation id, and a request whose
 //! outcome may be unknown is never answered with a refusal.
 
+pub mod access;
 pub mod batching;
 pub mod deduct;
 pub mod level_service;

@@ -17,6 +17,7 @@ use crate::{Result, StoreError, StoreOptions};
 use stocklock_core::ports::{DeductionStore, OperationStore};
 use stocklock_core::stock::{Audit, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel};
 
+mod api_keys;
 mod attempts;
 mod audit;
 mod checkpoints;
@@ -40,6 +41,7 @@ mod sqlite;
 mod statements;
 mod write;
 
+pub use api_keys::ApiKeys;
 pub use checkpoints::Checkpoints;
 use checkpoints::Rounds;
 use dialect::Dialect;
@@ -104,7 +106,7 @@ pub trait LedgerQueries: OperationStore {
 
 /// All that a SQL database does for stock and ledger.
 #[async_trait]
-pub trait Store: DeductionStore + LedgerQueries + OperationQueries + Checkpoints {
+pub trait Store: DeductionStore + LedgerQueries + OperationQueries + Checkpoints + ApiKeys {
     /// The identity of this ledger, created with its schema.
     async fn ledger_id(&self) -> Result<String>;
 }
@@ -118,7 +120,7 @@ pub(crate) struct SqlStore<D: Dialect> {
     readers: Pool<D>,
     /// For audits and pages of the ledger: they take longer than other reads.
     ledger_readers: Pool<D>,
-    /// One connection for readiness: its question must not queue behind sales.
+    /// One connection for readiness and API keys: their questions must not queue behind sales.
     probe: Pool<D>,
     /// For the background task that writes checkpoints.
     rounds: Mutex<Rounds>,

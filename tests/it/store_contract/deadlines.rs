@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Adjustment, Deduction, LevelChange, OperationId, Remark, Reversal};
+use stocklock::stock::{Adjustment, Caller, Deduction, LevelChange, OperationId, Remark, Reversal};
 use tokio::time::{Duration, Instant};
 
 use super::fixture::{
@@ -46,6 +46,7 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     let sold = store.operation(sale.operation).await.unwrap().remove(0);
     let mut reversal = Reversal {
         operation: OperationId::mint(),
+        caller: Caller::anonymous(),
         sale: sale.operation,
         quantity: None,
         lines: Vec::new(),

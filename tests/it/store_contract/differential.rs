@@ -7,8 +7,9 @@ use std::sync::Arc;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore};
 use stocklock::stock::{
-    Adjustment, Deduction, Fence, Idempotency, LevelChange, MAX_UNITS, Movement, OperationId,
-    Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel, Warehouse,
+    Adjustment, Caller, Deduction, Fence, Idempotency, LevelChange, MAX_UNITS, Movement,
+    OperationId, Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel,
+    Warehouse,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::run::rng;
@@ -198,6 +199,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
         let hash = RequestHash::of_reversal(sale.operation, quantity, restock, "damaged");
         let reversal = Reversal {
             operation: OperationId::mint(),
+            caller: Caller::anonymous(),
             sale: sale.operation,
             quantity,
             lines: Vec::new(),

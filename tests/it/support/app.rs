@@ -172,6 +172,15 @@ impl TestApp {
 
     /// As [`TestApp::on`], for a database that is migrated already and may be unreachable.
     pub(crate) async fn on_migrated(url: &str, count: u32, flags: &[&str]) -> Self {
+        Self::in_mode(Mode::Lab, url, count, flags).await
+    }
+
+    /// As [`TestApp::on_migrated`], but in production: requests need API keys.
+    pub(crate) async fn serving(url: &str, count: u32, flags: &[&str]) -> Self {
+        Self::in_mode(Mode::Serve, url, count, flags).await
+    }
+
+    async fn in_mode(mode: Mode, url: &str, count: u32, flags: &[&str]) -> Self {
         let flags = std::iter::once("test").chain(flags.iter().copied());
         let Settings { mut config } = Settings::parse_from(flags);
         config.database.database_url = Some(SecretString::from(url));
@@ -179,7 +188,7 @@ impl TestApp {
         let mut running = JoinSet::new();
         for number in 1..=count {
             config.service.replica_id = Some(format!("replica-{number}"));
-            let replica = Replica::build(&config, Mode::Lab).expect("valid settings");
+            let replica = Replica::build(&config, mode).expect("valid settings");
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
             let address = listener.local_addr().expect("a bound port");
             let target = format!("http://{address}").parse();

@@ -42,7 +42,8 @@ impl DerefMut for Process {
 }
 
 impl Process {
-    /// Starts `stocklock` with these arguments and variables; `LISTEN` is a free port on loopback.
+    /// Starts `stocklock` with these arguments and variables; `LISTEN` is a free port on loopback, and
+    /// `serve` needs no keys, unless `AUTH` is given.
     pub(crate) fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start_program(&this_build(), arguments, variables)
     }
@@ -73,7 +74,7 @@ impl Process {
     ) -> Self {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
-        let mut environment = vec![("LISTEN", listen.as_str())];
+        let mut environment = vec![("LISTEN", listen.as_str()), ("AUTH", "none")];
         environment.extend(variables);
         let client = Client::builder().no_proxy().pool_max_idle_per_host(0);
         Self {

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Idempotency, OperationId, Quantity, Remark, Revision, Sku, Warehouse};
+use super::{Caller, Idempotency, OperationId, Quantity, Remark, Revision, Sku, Warehouse};
 
 /// What must hold for the levels in a [`Scope`], so that a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Scope {
 pub struct LevelChange {
     /// The operation id of the movement that records the difference.
     pub operation: OperationId,
+    /// Who sent the request.
+    pub caller: Caller,
     /// The SKU.
     pub sku: Sku,
     /// The warehouse.
@@ -53,6 +55,8 @@ pub struct LevelChange {
 pub struct Adjustment {
     /// The operation id of the movement that records the adjustment.
     pub operation: OperationId,
+    /// Who sent the request.
+    pub caller: Caller,
     /// The SKU.
     pub sku: Sku,
     /// The warehouse.
@@ -74,6 +78,8 @@ pub struct Adjustment {
 pub struct Reversal {
     /// The operation id of the movement that records the return.
     pub operation: OperationId,
+    /// Who sent the request.
+    pub caller: Caller,
     /// The operation id of the sale.
     pub sale: OperationId,
     /// How many units come back; `None`: all that are left.

@@ -43,6 +43,8 @@ impl fmt::Display for OperationId {
 pub struct Deduction {
     /// Its operation id.
     pub operation: OperationId,
+    /// Who sent the request.
+    pub caller: Caller,
     /// The SKU.
     pub sku: Sku,
     /// The warehouse.
@@ -60,18 +62,12 @@ pub struct Deduction {
 }
 
 impl Deduction {
-    /// Who sent the request.
-    #[must_use]
-    pub fn caller(&self) -> &str {
-        let idempotency = self.idempotency.as_ref();
-        idempotency.map_or(Caller::ANONYMOUS, |one| one.caller.as_str())
-    }
-
     /// A deduction of one unit, for unit tests.
     #[cfg(test)]
     pub(crate) fn sample(sku: &str) -> Self {
         Self {
             operation: OperationId::mint(),
+            caller: Caller::anonymous(),
             sku: Sku::parse(sku).expect("a valid SKU"),
             warehouse: Warehouse::default(),
             quantity: Quantity::ONE,

@@ -5,7 +5,7 @@
 
 use tokio::time::Instant;
 
-use super::{Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity};
+use super::{Caller, Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity};
 use super::{Line, Remarks, Sku, StockError, Warehouse};
 
 /// The end of a hold that does not expire.
@@ -84,7 +84,8 @@ impl OpenHold {
             how: How::Expire,
         });
         let place = (self.sku, self.warehouse);
-        Operation::of_line(OperationId::mint(), place, change, deadline)
+        let identity = (OperationId::mint(), Caller::anonymous());
+        Operation::of_line(identity, place, change, deadline)
     }
 }
 
@@ -122,6 +123,8 @@ pub struct HoldCursor {
 pub struct HoldEnd {
     /// The id of the operation that ends them.
     pub operation: OperationId,
+    /// Who sent the request.
+    pub caller: Caller,
     /// The operation id of the hold.
     pub hold: OperationId,
     /// Whether units are sold: late too, or only in time. `None`: all are given back.
@@ -219,6 +222,7 @@ impl HoldEnd {
         }
         Ok(Resolved::Operation(Box::new(Operation {
             id: self.operation,
+            caller: self.caller.clone(),
             lines,
             idempotency: self.idempotency.clone(),
             // The sale belongs to the order that the hold was made for.

@@ -20,6 +20,16 @@ impl Caller {
         Self(Cow::Borrowed(Self::ANONYMOUS))
     }
 
+    /// The owner of an API key: 1 to 64 visible ASCII characters.
+    ///
+    /// # Errors
+    /// A sentence that describes a valid name.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let is_valid = (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+        let valid = is_valid.then(|| Self(Cow::Owned(text.to_owned())));
+        valid.ok_or("a caller has 1 to 64 visible ASCII characters, no spaces")
+    }
+
     /// The caller as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -16,6 +16,8 @@ pub const MAX_LINES: usize = 100;
 pub struct Operation {
     /// Its id.
     pub id: OperationId,
+    /// Who sent the request.
+    pub caller: Caller,
     /// What becomes of each level: 1 to [`MAX_LINES`].
     pub lines: Vec<Line>,
     /// The caller's key, if one was sent.
@@ -139,6 +141,7 @@ impl Operation {
     /// [`StockError::KeyRequired`] if it has several lines and no key: a caller without an answer would not
     /// know which levels to look at.
     pub fn of_lines(
+        caller: Caller,
         lines: Vec<Line>,
         idempotency: Option<Idempotency>,
         remarks: Remarks,
@@ -149,19 +152,13 @@ impl Operation {
         }
         Ok(Self {
             id: OperationId::mint(),
+            caller,
             lines,
             idempotency,
             remarks,
             strategy: None,
             deadline,
         })
-    }
-
-    /// Who sent the request.
-    #[must_use]
-    pub fn caller(&self) -> &str {
-        let idempotency = self.idempotency.as_ref();
-        idempotency.map_or(Caller::ANONYMOUS, |one| one.caller.as_str())
     }
 
     /// The units, if it is a deduction of one line: a guarded write makes that without a snapshot.
@@ -185,6 +182,7 @@ impl Operation {
         let Line { sku, warehouse, .. } = self.first().clone();
         Some(Deduction {
             operation: self.id,
+            caller: self.caller.clone(),
             sku,
             warehouse,
             quantity,
@@ -206,13 +204,14 @@ impl Operation {
 
     /// An operation of one line.
     pub(super) fn of_line(
-        id: OperationId,
+        (id, caller): (OperationId, Caller),
         (sku, warehouse): (Sku, Warehouse),
         change: Change,
         deadline: Instant,
     ) -> Self {
         Self {
             id,
+            caller,
             lines: vec![Line {
                 sku,
                 warehouse,
@@ -234,7 +233,12 @@ impl From<Deduction> for Operation {
             idempotency: deduction.idempotency,
             remarks: deduction.remarks,
             strategy: Some(deduction.strategy),
-            ..Self::of_line(deduction.operation, place, change, deduction.deadline)
+            ..Self::of_line(
+                (deduction.operation, deduction.caller),
+                place,
+                change,
+                deduction.deadline,
+            )
         }
     }
 }
@@ -249,7 +253,12 @@ impl From<Adjustment> for Operation {
                 reason: Some(adjustment.reason),
                 reference: adjustment.reference,
             },
-            ..Self::of_line(adjustment.operation, place, change, adjustment.deadline)
+            ..Self::of_line(
+                (adjustment.operation, adjustment.caller),
+                place,
+                change,
+                adjustment.deadline,
+            )
         }
     }
 }
@@ -268,7 +277,12 @@ impl From<LevelChange> for Operation {
                 reason: change.reason,
                 ..Remarks::default()
             },
-            ..Self::of_line(change.operation, place, setting, change.deadline)
+            ..Self::of_line(
+                (change.operation, change.caller),
+                place,
+                setting,
+                change.deadline,
+            )
         }
     }
 }
@@ -315,7 +329,7 @@ impl Reversal {
         };
         Ok(Operation {
             id: self.operation,
-            ..Operation::of_lines(lines, self.idempotency, remarks, self.deadline)?
+            ..Operation::of_lines(self.caller, lines, self.idempotency, remarks, self.deadline)?
         })
     }
 }

@@ -159,6 +159,7 @@ pub(super) mod tests {
     pub(in crate::sql) fn sale() -> Operation {
         Operation::from(Deduction {
             operation: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
+            caller: Caller::anonymous(),
             sku: Sku::parse("sample").unwrap(),
             warehouse: Warehouse::default(),
             quantity: Quantity::ONE,

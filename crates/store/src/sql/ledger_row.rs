@@ -12,8 +12,8 @@ use super::rows::rows;
 use crate::{Result, StoreError};
 use stocklock_core::plan::Plan;
 use stocklock_core::stock::{
-    Caller, Line, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash,
-    Sku, StockLevel, Warehouse,
+    Line, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, Sku,
+    StockLevel, Warehouse,
 };
 
 rows! {
@@ -93,7 +93,6 @@ impl LedgerRow {
 
     fn new(operation: &Operation, line: &Line, kind: MovementKind, delta: i64) -> Self {
         let key = operation.idempotency.as_ref();
-        let caller = key.map_or_else(Caller::anonymous, |one| one.caller.clone());
         Self {
             operation_id: operation.id.0,
             line: 0,
@@ -106,7 +105,7 @@ impl LedgerRow {
             level_version: 0,
             read_version: None,
             strategy: operation.strategy.map(str::to_owned),
-            caller: caller.into(),
+            caller: operation.caller.clone().into(),
             idempotency_key: key.map(|one| one.key.as_str().to_owned()),
             request_hash: key.map(|one| one.hash.0.to_vec()),
             remarks: operation.remarks.clone(),

@@ -333,7 +333,11 @@ impl Server for SqliteFile {
 
 impl MigrationServer for SqliteFile {
     fn migrations() -> Vec<Migration> {
-        migrations!(1 "initial" "sqlite/0001_initial.sql", 3 "holds" "sqlite/0003_holds.sql",)
+        migrations!(
+            1 "initial" "sqlite/0001_initial.sql",
+            3 "holds" "sqlite/0003_holds.sql",
+            4 "keys" "sqlite/0004_keys.sql",
+        )
     }
 
     async fn refusals(&self, _: &mut SqliteConnection) -> sqlx::Result<Vec<String>> {

@@ -225,7 +225,7 @@ impl<'a> MovementRow<'a> {
             second,
             Hex(operation.id.0.as_bytes()),
             self.delta(),
-            operation.caller(),
+            operation.caller.as_str(),
             key,
             hash,
         )
@@ -240,7 +240,7 @@ impl<'a> MovementRow<'a> {
             Hex(operation.id.0.as_bytes()),
             self.delta(),
             self.units_after,
-            operation.caller(),
+            operation.caller.as_str(),
             key,
             hash,
             remarks.iter().any(Option::is_some).then_some(remarks),

@@ -98,7 +98,7 @@ impl Shop {
                 level_version: level.version - later,
                 read_version: planned.read_version,
                 strategy: planned.operation.strategy.map(str::to_owned),
-                caller: planned.operation.caller().to_owned(),
+                caller: planned.operation.caller.as_str().to_owned(),
                 idempotency_key: key.map(|one| one.key.as_str().to_owned()),
                 request_hash: key.map(|one| one.hash),
                 remarks: planned.operation.remarks.clone(),
@@ -165,6 +165,7 @@ fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
     match rng.u8(..8) {
         0 => Adjustment {
             operation,
+            caller: Caller::anonymous(),
             sku,
             warehouse,
             delta: [-3, -1, 2, MAX_UNITS][rng.usize(..4)],
@@ -176,6 +177,7 @@ fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
         .into(),
         1 => LevelChange {
             operation,
+            caller: Caller::anonymous(),
             sku,
             warehouse,
             on_hand: [None, Some(0), Some(5)][rng.usize(..3)],
@@ -198,6 +200,7 @@ fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
             lines.truncate(rng.usize(0..=lines.len()));
             let mut reversal = Reversal {
                 operation,
+                caller: Caller::anonymous(),
                 sale: sale[0].operation,
                 quantity: None,
                 lines,
@@ -214,6 +217,7 @@ fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
         _ => {
             let mut order = Operation::from(Deduction {
                 operation,
+                caller: Caller::anonymous(),
                 sku,
                 warehouse,
                 quantity: Quantity::try_from(rng.u32(1..4)).expect("a valid quantity"),

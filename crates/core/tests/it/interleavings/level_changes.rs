@@ -4,7 +4,9 @@ use anyhow::ensure;
 use rstest::rstest;
 use stocklock_core::level_service::{self, Changed};
 use stocklock_core::model::{Faults, MemoryStore, Task, World};
-use stocklock_core::stock::{LevelChange, OperationId, Precondition, Scope, StockError, Warehouse};
+use stocklock_core::stock::{
+    Caller, LevelChange, OperationId, Precondition, Scope, StockError, Warehouse,
+};
 use tokio::time::Instant;
 
 use super::answers::{Answered, check_answers, explorer};
@@ -15,6 +17,7 @@ use super::scenario::policy;
 pub(super) fn level_change(on_hand: i64, precondition: Precondition) -> LevelChange {
     LevelChange {
         operation: OperationId::mint(),
+        caller: Caller::anonymous(),
         sku: sku(SKU),
         warehouse: Warehouse::default(),
         on_hand: Some(on_hand),

@@ -36,6 +36,7 @@ pub(super) fn deduction_of(
     });
     Deduction {
         operation: OperationId::mint(),
+        caller: Caller::anonymous(),
         sku,
         warehouse,
         quantity,
@@ -50,6 +51,7 @@ pub(super) fn deduction_of(
 pub(super) fn adjustment(delta: i64) -> Adjustment {
     Adjustment {
         operation: OperationId::mint(),
+        caller: Caller::anonymous(),
         sku: sku(SKU),
         warehouse: Warehouse::default(),
         delta,

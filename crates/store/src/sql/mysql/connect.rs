@@ -140,6 +140,7 @@ impl MigrationServer for MySqlServer {
             1 "initial" "mysql/0001_initial.sql",
             2 "write" "mysql/0002_write.sql",
             3 "holds" "mysql/0003_holds.sql",
+            4 "keys" "mysql/0004_keys.sql",
         )
     }
 

@@ -120,7 +120,11 @@ fn session(lock: Duration, statement: Duration) -> SqlStr {
 
 impl MigrationServer for PostgresServer {
     fn migrations() -> Vec<Migration> {
-        migrations!(1 "initial" "postgres/0001_initial.sql", 3 "holds" "postgres/0003_holds.sql",)
+        migrations!(
+            1 "initial" "postgres/0001_initial.sql",
+            3 "holds" "postgres/0003_holds.sql",
+            4 "keys" "postgres/0004_keys.sql",
+        )
     }
 
     async fn refusals(&self, connection: &mut PgConnection) -> sqlx::Result<Vec<String>> {

@@ -175,7 +175,7 @@ fn bind<'q>(
         .bind(column(&movements, |one| one.operation().id.0))
         .bind(column(&movements, |one| one.delta()))
         .bind(column(&movements, |one| one.units_after))
-        .bind(column(&movements, |one| one.operation().caller()))
+        .bind(column(&movements, |one| one.operation().caller.as_str()))
         .bind(column(&movements, |one| one.key().map(|(key, _)| key)));
     for remark in 0..Remarks::NAMES.len() {
         query = query.bind(column(&movements, |one| {

@@ -1,0 +1,115 @@
+//! API keys. A replica reads all of them on the connection for readiness, so that no flood of requests delays
+//! a revocation.
+
+use async_trait::async_trait;
+
+use super::SqlStore;
+use super::dialect::{Dialect, Value, values};
+use super::errors::before_commit;
+use super::rows::rows;
+use crate::Result;
+use stocklock_core::access::{ApiKey, RateLimit, Scope, SecretHash};
+use stocklock_core::stock::Caller;
+
+const ALL: &str =
+    "SELECT id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at,
+        revoked_at
+    FROM api_key ORDER BY created_at, id";
+
+const INSERT: &str = "INSERT INTO api_key
+        (id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+/// The time, the id. A key that is revoked already keeps its time.
+const REVOKE: &str = "UPDATE api_key SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL";
+
+rows! {
+    /// A row of `api_key`.
+    struct KeyRow {
+        id: String,
+        name: String,
+        caller: String,
+        secret_hash: SecretHash as Vec<u8>,
+        scopes: String,
+        rate: Option<i64>,
+        burst: Option<i64>,
+        created_at: i64,
+        expires_at: Option<i64>,
+        revoked_at: Option<i64>,
+    }
+}
+
+/// The API keys of a database.
+#[async_trait]
+pub trait ApiKeys: Send + Sync {
+    /// All of them, the oldest first.
+    async fn api_keys(&self) -> Result<Vec<ApiKey>>;
+
+    /// Stores a new one.
+    async fn add_api_key(&self, key: &ApiKey) -> Result<()>;
+
+    /// Revokes one at this time, unless that is done already.
+    async fn revoke_api_key(&self, id: &str, at: i64) -> Result<()>;
+}
+
+#[async_trait]
+impl<D: Dialect> ApiKeys for SqlStore<D> {
+    async fn api_keys(&self) -> Result<Vec<ApiKey>> {
+        let rows: Vec<KeyRow> = self.select(&self.probe, ALL, &[]).await?;
+        Ok(rows.into_iter().filter_map(KeyRow::key).collect())
+    }
+
+    async fn add_api_key(&self, key: &ApiKey) -> Result<()> {
+        let scopes: Vec<_> = key.scopes.iter().map(|scope| scope.as_str()).collect();
+        let scopes = scopes.join(",");
+        let columns = values![
+            key.id.as_str(),
+            key.name.as_str(),
+            key.caller.as_str(),
+            key.secret_hash.as_bytes(),
+            scopes.as_str(),
+            key.limit.map(|limit| i64::from(limit.rate)),
+            key.limit.map(|limit| i64::from(limit.burst)),
+            key.created_at,
+            key.expires_at,
+        ];
+        self.change_keys(INSERT, &columns).await
+    }
+
+    async fn revoke_api_key(&self, id: &str, at: i64) -> Result<()> {
+        self.change_keys(REVOKE, &values![at, id]).await
+    }
+}
+
+impl<D: Dialect> SqlStore<D> {
+    async fn change_keys(&self, statement: &'static str, values: &[Value<'_>]) -> Result<()> {
+        self.write(async {
+            let mut tx = self.writers.begin(D::WORDS.begin).await?;
+            let changed = tx.execute(statement, values).await;
+            changed.map_err(before_commit)?;
+            tx.commit().await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl KeyRow {
+    /// The key. `None` if a later release has written it in a way that this one does not know. A scope of a
+    /// later release allows nothing here.
+    fn key(self) -> Option<ApiKey> {
+        let number = |number: Option<i64>| number.map(u32::try_from).transpose().ok();
+        let limit = number(self.rate)?.zip(number(self.burst)?);
+        Some(ApiKey {
+            id: self.id,
+            name: self.name,
+            caller: Caller::parse(&self.caller).ok()?,
+            secret_hash: self.secret_hash,
+            scopes: self.scopes.split(',').filter_map(Scope::parse).collect(),
+            limit: limit.map(|(rate, burst)| RateLimit { rate, burst }),
+            created_at: self.created_at,
+            expires_at: self.expires_at,
+            revoked_at: self.revoked_at,
+        })
+    }
+}

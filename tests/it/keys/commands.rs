@@ -1,0 +1,189 @@
+//! `stocklock keys`, and `serve` with and without keys, as processes.
+
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::commands::assert_one_line_error;
+use crate::faults::until;
+use crate::support::app::send;
+use crate::support::process::{Ended, Process};
+use crate::support::services::Backend::Sqlite;
+use crate::support::services::fresh_database;
+
+async fn keys(url: &str, words: &[&str]) -> Ended {
+    let words: Vec<_> = std::iter::once("keys")
+        .chain(words.iter().copied())
+        .collect();
+    Process::run(&words, &[("DATABASE_URL", url)]).await
+}
+
+/// The key that is created.
+async fn create(url: &str, words: &[&str]) -> String {
+    let ended = keys(
+        url,
+        &[&["create", "--name=web", "--caller=shop"], words].concat(),
+    )
+    .await;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    ended.stdout.trim_end().to_owned()
+}
+
+async fn listed(url: &str) -> Vec<Value> {
+    let ended = keys(url, &["list"]).await;
+    let lines = ended.stdout.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().expect("lines of JSON")
+}
+
+#[tokio::test]
+async fn serve_without_a_valid_key_does_not_start() {
+    let database = fresh_database(Sqlite).await;
+    let variables = [("DATABASE_URL", &*database.url), ("AUTH", "keys")];
+    let refused = Process::run(&["serve"], &variables).await;
+    assert_one_line_error(&refused, "AUTH");
+    assert!(
+        refused.stderr.contains("stocklock keys create"),
+        "{}",
+        refused.stderr
+    );
+
+    let key = create(&database.url, &["--scopes=sell,read"]).await;
+    let serve = Process::serving(&["serve"], &variables).await;
+    let request = serve.request(Method::GET, "/stock");
+    assert_eq!(send(request).await.status_and_code(), (401, "unauthorized"));
+    send(serve.request(Method::GET, "/stock").bearer_auth(&key))
+        .await
+        .ok();
+    assert!(!serve.log().await.contains("WARN"), "{}", serve.log().await);
+    drop(serve);
+
+    let id = key.split('_').nth(1).expect("an id");
+    assert_eq!(keys(&database.url, &["revoke", id]).await.code, Some(0));
+    let refused = Process::run(&["serve"], &variables).await;
+    assert_one_line_error(&refused, "AUTH");
+    let open = [("DATABASE_URL", &*database.url), ("AUTH", "none")];
+    let serve = Process::serving(&["serve"], &open).await;
+    assert!(
+        serve.log().await.contains("AUTH=none"),
+        "{}",
+        serve.log().await
+    );
+}
+
+#[tokio::test]
+async fn list_shows_keys_without_their_secrets() {
+    let database = fresh_database(Sqlite).await;
+    let url = &*database.url;
+    let limited = [
+        "--scopes=stock",
+        "--rate=10",
+        "--burst=20",
+        "--expires-in-days=1",
+    ];
+    let created = [
+        create(url, &["--scopes=sell,read"]).await,
+        create(url, &limited).await,
+    ];
+    let id = |key: &str| key.split('_').nth(1).expect("an id").to_owned();
+    assert_ne!(created[0], created[1]);
+    let secrets = created
+        .iter()
+        .map(|key| key.rsplit('_').next().expect("a secret"));
+    let text = keys(url, &["list"]).await.stdout;
+    assert!(secrets.clone().all(|secret| secret.len() == 64));
+    assert!(
+        secrets.clone().all(|secret| !text.contains(secret)),
+        "{text}"
+    );
+    let list = listed(url).await;
+    let of = |key: &str| {
+        list.iter()
+            .find(|one| one["id"] == id(key))
+            .expect("it is listed")
+    };
+    let (plain, limited) = (of(&created[0]), of(&created[1]));
+    assert_eq!(plain["scopes"], serde_json::json!(["sell", "read"]));
+    assert_eq!(
+        (&plain["rate"], &plain["expires_at"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(
+        (&limited["rate"], &limited["burst"]),
+        (&10.into(), &20.into())
+    );
+    assert!(
+        limited["expires_at"].is_string() && limited["valid"] == true,
+        "{limited}"
+    );
+
+    for _ in 0..2 {
+        assert_eq!(keys(url, &["revoke", &id(&created[0])]).await.code, Some(0));
+    }
+    let list = listed(url).await;
+    let revoked: Vec<_> = list.iter().filter(|one| one["valid"] == false).collect();
+    assert!(
+        matches!(revoked[..], [one] if one["id"] == id(&created[0])),
+        "{list:?}"
+    );
+    let unknown = keys(url, &["revoke", "0000000000000000"]).await;
+    assert_eq!(unknown.code, Some(1), "{}", unknown.stderr);
+}
+
+#[tokio::test]
+async fn wrong_key_options_are_refused() {
+    let database = fresh_database(Sqlite).await;
+    for wrong in [
+        "--scopes=everything",
+        "--scopes=",
+        "--scopes=read --caller=a,b c",
+        "--scopes=read --rate=0",
+        "--scopes=read --burst=1",
+        "--scopes=read --expires-in-days=0",
+    ] {
+        let words: Vec<_> = wrong.splitn(2, ' ').collect();
+        let ended = keys(
+            &database.url,
+            &[&["create", "--name=web"], &words[..]].concat(),
+        )
+        .await;
+        assert_eq!(ended.code, Some(2), "{wrong}: {}", ended.stderr);
+    }
+    assert!(listed(&database.url).await.is_empty());
+}
+
+#[tokio::test]
+async fn secret_of_a_key_is_never_logged_or_stored() {
+    let database = fresh_database(Sqlite).await;
+    let key = create(&database.url, &["--scopes=sell,read"]).await;
+    let secret = key.rsplit('_').next().expect("a secret");
+    let variables = [
+        ("DATABASE_URL", &*database.url),
+        ("AUTH", "keys"),
+        ("LOG", "trace"),
+    ];
+    let serve = Process::serving(&["serve"], &variables).await;
+    // An answer of each kind: read, refused for its scope, for its fields, for its secret.
+    let wrong = format!("{}{}", &key[..key.len() - 4], "0000");
+    for (method, path, key, status) in [
+        (Method::GET, "/stock", &key, 200),
+        (Method::PUT, "/stock/tea", &key, 403),
+        (Method::POST, "/stock/deduct?sku=tea&quantity=x", &key, 422),
+        (Method::GET, "/stock", &wrong, 401),
+    ] {
+        let answer = send(serve.request(method, path).bearer_auth(key)).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        let shown = format!("{:?}{}", answer.headers, answer.body);
+        assert!(!shown.contains(&secret[..32]), "{shown}");
+    }
+    until("the refusals are logged", async || {
+        serve.stderr().contains("unauthorized")
+    })
+    .await;
+    let log = serve.stderr();
+    assert!(!log.contains(&secret[..32]), "{log}");
+    let file = database.url.trim_start_matches("sqlite://");
+    for suffix in ["", "-wal"] {
+        let stored = std::fs::read(format!("{file}{suffix}")).unwrap_or_default();
+        let stored = String::from_utf8_lossy(&stored);
+        assert!(!stored.contains(&secret[..32]), "{suffix}");
+    }
+}
