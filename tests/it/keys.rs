@@ -156,10 +156,7 @@ async fn key_text_of_two_callers_is_two_operations(
         let request = app.request(0, Method::GET, "/operations?reference=R");
         let found = send(request.bearer_auth(key)).await;
         let movements = found.ok()["movements"].as_array().expect("a list").clone();
-        let found: Vec<_> = movements
-            .iter()
-            .map(|one| one["operation"].as_str())
-            .collect();
+        let found: Vec<_> = movements.iter().map(|one| one["id"].as_str()).collect();
         let ids: Vec<_> = ids.into_iter().map(|id| Some(&**id)).collect();
         assert_eq!(found, ids);
     }
