@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use stocklock_core::access::{ApiKey, Scope, SecretHash, Token};
 use stocklock_core::stock::Caller;
+use stocklock_store::KeyList;
 
 mod bucket;
 
@@ -48,12 +49,15 @@ pub(crate) struct KeyRing(RwLock<Option<Loaded>>);
 struct Loaded {
     /// Before they were read.
     at: Instant,
+    /// Those that were valid then.
     keys: HashMap<String, KnownKey>,
 }
 
 #[derive(Debug)]
 struct KnownKey {
     key: ApiKey,
+    /// When it expires.
+    ends: Option<Instant>,
     bucket: Option<Arc<TokenBucket>>,
 }
 
@@ -98,7 +102,7 @@ pub(crate) enum Denied {
 
 impl KeyRing {
     /// Replaces the keys by those that were read from `at` on. Buckets stay, unless their limit has changed.
-    pub(crate) fn replace(&self, keys: Vec<ApiKey>, at: Instant) {
+    pub(crate) fn replace(&self, list: KeyList, at: Instant) {
         let mut loaded = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = loaded.take().map(|loaded| loaded.keys).unwrap_or_default();
         let known = |key: ApiKey| {
@@ -106,9 +110,14 @@ impl KeyRing {
             let bucket = bucket.filter(|bucket| key.limit == Some(bucket.limit));
             let new = || key.limit.map(|limit| Arc::new(TokenBucket::full(limit)));
             let bucket = bucket.or_else(new);
-            (key.id.clone(), KnownKey { key, bucket })
+            let ends = key.expires_at.map(|end| {
+                let left = u64::try_from(end - list.now).unwrap_or_default();
+                at + Duration::from_millis(left)
+            });
+            (key.id.clone(), KnownKey { key, ends, bucket })
         };
-        let keys = keys.into_iter().map(known).collect();
+        let valid = list.keys.into_iter().filter(|key| key.is_valid(list.now));
+        let keys = valid.map(known).collect();
         *loaded = Some(Loaded { at, keys });
     }
 
@@ -116,7 +125,7 @@ impl KeyRing {
     pub(crate) fn has_valid(&self) -> Option<bool> {
         let loaded = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let loaded = loaded.as_ref()?;
-        Some(loaded.keys.values().any(|known| known.key.is_valid(now())))
+        Some(loaded.keys.values().any(KnownKey::is_valid))
     }
 
     fn age(&self) -> Option<Duration> {
@@ -131,7 +140,7 @@ impl KeyRing {
         let token = Token::parse(key.ok_or(Denied::NoKey)?).ok_or(Denied::InvalidKey)?;
         let known = loaded.keys.get(token.id).ok_or(Denied::InvalidKey)?;
         let is_right = known.key.secret_hash == SecretHash::of(token.secret);
-        if !is_right || !known.key.is_valid(now()) {
+        if !is_right || !known.is_valid() {
             return Err(Denied::InvalidKey);
         }
         if !known.key.scopes.contains(&needs) {
@@ -147,12 +156,10 @@ impl KeyRing {
     }
 }
 
-/// Milliseconds since 1970.
-pub(crate) fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |time| {
-        i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-    })
+impl KnownKey {
+    fn is_valid(&self) -> bool {
+        self.ends.is_none_or(|end| Instant::now() < end)
+    }
 }
 
 #[cfg(test)]
@@ -160,6 +167,14 @@ mod tests {
     use stocklock_core::access::RateLimit;
 
     use super::*;
+
+    /// The clock of the database.
+    const NOW: i64 = 1_000_000;
+
+    fn replace(ring: &KeyRing, keys: &[ApiKey]) {
+        let (now, keys) = (NOW, keys.to_vec());
+        ring.replace(KeyList { now, keys }, Instant::now());
+    }
 
     /// A key, and how it is stored.
     fn key(number: u64, change: impl FnOnce(&mut ApiKey)) -> (String, ApiKey) {
@@ -190,11 +205,11 @@ mod tests {
         let (good, stored) = key(1, |_| {});
         assert_eq!(outcome(&ring, &good), Err(Denied::NotLoaded));
         assert_eq!(ring.has_valid(), None);
-        let (revoked, stored_revoked) = key(2, |key| key.revoked_at = Some(now() + 60_000));
-        let (expired, stored_expired) = key(3, |key| key.expires_at = Some(now()));
+        let (revoked, stored_revoked) = key(2, |key| key.revoked_at = Some(NOW + 60_000));
+        let (expired, stored_expired) = key(3, |key| key.expires_at = Some(NOW));
         let (reader, stored_reader) = key(4, |key| key.scopes = vec![Scope::Read, Scope::Stock]);
         let keys = [stored, stored_revoked, stored_expired, stored_reader];
-        ring.replace(keys.to_vec(), Instant::now());
+        replace(&ring, &keys);
         assert_eq!(outcome(&ring, &good), Ok("shop".to_owned()));
         assert_eq!(ring.admit(None, Scope::Sell).err(), Some(Denied::NoKey));
         let (unknown, _) = key(5, |_| {});
@@ -204,9 +219,26 @@ mod tests {
         }
         assert_eq!(outcome(&ring, &reader), Err(Denied::Needs(Scope::Sell)));
         assert_eq!(ring.has_valid(), Some(true));
-        ring.replace(keys[1..3].to_vec(), Instant::now());
+        replace(&ring, &keys[1..3]);
         assert_eq!(ring.has_valid(), Some(false));
         assert_eq!(outcome(&ring, &good), Err(Denied::InvalidKey));
+    }
+
+    /// The clock of the database decides. Between two loads, the replica counts the time.
+    #[tokio::test(start_paused = true)]
+    async fn key_expires_between_two_loads() {
+        let ring = KeyRing::default();
+        let (text, stored) = key(1, |key| key.expires_at = Some(NOW + 2_000));
+        replace(&ring, &[stored]);
+        for expected in [
+            Ok("shop".to_owned()),
+            Ok("shop".to_owned()),
+            Err(Denied::InvalidKey),
+        ] {
+            assert_eq!(outcome(&ring, &text), expected);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(ring.has_valid(), Some(false));
     }
 
     /// Otherwise the keys that are loaded every few seconds would bring a full bucket each time.
@@ -215,7 +247,7 @@ mod tests {
         let ring = KeyRing::default();
         let load = |rate| {
             let (text, key) = key(1, |key| key.limit = Some(RateLimit { rate, burst: 2 }));
-            ring.replace(vec![key], Instant::now());
+            replace(&ring, &[key]);
             text
         };
         let text = load(1);
@@ -234,12 +266,12 @@ mod tests {
         let Access::Keys(ring) = &access else {
             unreachable!()
         };
-        ring.replace(Vec::new(), Instant::now());
+        replace(ring, &[]);
         for (pause, is_ready) in [(30, true), (1, false)] {
             tokio::time::advance(Duration::from_secs(pause)).await;
             assert_eq!(access.problem().is_none(), is_ready);
         }
-        ring.replace(Vec::new(), Instant::now());
+        replace(ring, &[]);
         assert_eq!(access.problem(), None);
         assert_eq!(Access::Open.problem(), None);
     }

@@ -8,7 +8,6 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{Failure, migrate, print_output, start_logging};
-use crate::access::now;
 use crate::app::open_store;
 use crate::config::{DatabaseConfig, Limits, LogConfig};
 use stocklock_core::access::{ApiKey, RateLimit, Scope, SecretHash, Token};
@@ -113,7 +112,8 @@ fn failed(error: StoreError) -> Failure {
 }
 
 async fn create(store: &Arc<dyn Store>, new: NewKey) -> Result<(), Failure> {
-    if store.api_keys().await.map_err(failed)?.len() >= MAX_KEYS {
+    let list = store.api_keys().await.map_err(failed)?;
+    if list.keys.len() >= MAX_KEYS {
         let problem = format!("there are {MAX_KEYS} keys; delete some that are revoked");
         return Err(Failure::Other(problem));
     }
@@ -121,7 +121,7 @@ async fn create(store: &Arc<dyn Store>, new: NewKey) -> Result<(), Failure> {
     let secret = [random()?, random()?, random()?, random()?];
     let (key, id) = Token::mint(random()?, secret);
     let token = Token::parse(&key).expect("it was just made");
-    let created_at = now();
+    let created_at = list.now;
     let days = new.expires_in_days.map(i64::from);
     let stored = ApiKey {
         id,
@@ -142,7 +142,8 @@ async fn create(store: &Arc<dyn Store>, new: NewKey) -> Result<(), Failure> {
 }
 
 async fn list(store: &Arc<dyn Store>) -> Result<(), Failure> {
-    for key in store.api_keys().await.map_err(failed)? {
+    let list = store.api_keys().await.map_err(failed)?;
+    for key in list.keys {
         let line = json!({
             "id": key.id,
             "name": key.name,
@@ -153,7 +154,7 @@ async fn list(store: &Arc<dyn Store>) -> Result<(), Failure> {
             "created_at": time(key.created_at),
             "expires_at": key.expires_at.map(time),
             "revoked_at": key.revoked_at.map(time),
-            "valid": key.is_valid(now()),
+            "valid": key.is_valid(list.now),
         });
         print_output(&format!("{line}\n"))?;
     }
@@ -166,9 +167,9 @@ fn time(millis: i64) -> String {
 }
 
 async fn revoke(store: &Arc<dyn Store>, id: &str) -> Result<(), Failure> {
-    let keys = store.api_keys().await.map_err(failed)?;
-    if !keys.iter().any(|key| key.id == id) {
+    let list = store.api_keys().await.map_err(failed)?;
+    if !list.keys.iter().any(|key| key.id == id) {
         return Err(Failure::Other(format!("there is no key {id}")));
     }
-    store.revoke_api_key(id, now()).await.map_err(failed)
+    store.revoke_api_key(id).await.map_err(failed)
 }

@@ -51,7 +51,7 @@ async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failur
     replica.warn_of_unsafe_settings().await;
     match mode {
         Mode::Serve if config.service.auth == Auth::None => {
-            tracing::warn!("AUTH=none: everyone who can reach this service can change stock")
+            tracing::warn!("AUTH=none: everyone who can reach this service can change stock");
         }
         Mode::Serve => {}
         Mode::Lab => replica

@@ -15,7 +15,9 @@ mod sql;
 
 pub use all_audits::AllAudits;
 pub use counter::{RedisCounters, RedisOptions};
-pub use sql::{ApiKeys, Checkpoints, LedgerQueries, OTHER_CONNECTIONS, OperationQueries, Store};
+pub use sql::{
+    ApiKeys, Checkpoints, KeyList, LedgerQueries, OTHER_CONNECTIONS, OperationQueries, Store,
+};
 pub use sql::{connect, migrate, migrate_with};
 
 /// What an operation of a store returns.

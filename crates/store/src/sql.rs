@@ -41,7 +41,7 @@ mod sqlite;
 mod statements;
 mod write;
 
-pub use api_keys::ApiKeys;
+pub use api_keys::{ApiKeys, KeyList};
 pub use checkpoints::Checkpoints;
 use checkpoints::Rounds;
 use dialect::Dialect;

@@ -53,9 +53,8 @@ async fn each_route_needs_a_valid_key_with_its_scope() {
     let expired = keys
         .add("shop", &everything, |key| key.expires_at = Some(2))
         .await;
-    let revoked = keys
-        .add("shop", &everything, |key| key.revoked_at = Some(2))
-        .await;
+    let revoked = keys.add("shop", &everything, |_| {}).await;
+    keys.revoke(&revoked).await;
     let good = &with_scope["read"];
     let other = &with_scope["sell"];
     // The id of one key, and the secret of another.

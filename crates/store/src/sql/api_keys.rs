@@ -3,10 +3,11 @@
 
 use async_trait::async_trait;
 
-use super::SqlStore;
-use super::dialect::{Dialect, Value, values};
+use super::dialect::{Dialect, Statement, Value, values};
 use super::errors::before_commit;
 use super::rows::rows;
+use super::statements::Words;
+use super::{SqlStore, statements};
 use crate::Result;
 use stocklock_core::access::{ApiKey, RateLimit, Scope, SecretHash};
 use stocklock_core::stock::Caller;
@@ -20,8 +21,14 @@ const INSERT: &str = "INSERT INTO api_key
         (id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-/// The time, the id. A key that is revoked already keeps its time.
-const REVOKE: &str = "UPDATE api_key SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL";
+/// A key that is revoked already keeps its time.
+fn revoke<D: Dialect>() -> Statement {
+    let Words { now, integer, .. } = D::WORDS;
+    Statement::built(format!(
+        "UPDATE api_key SET revoked_at = cast({now} AS {integer})
+        WHERE id = $1 AND revoked_at IS NULL"
+    ))
+}
 
 rows! {
     /// A row of `api_key`.
@@ -40,23 +47,38 @@ rows! {
 }
 
 /// The API keys of a database.
+#[derive(Debug, Clone)]
+pub struct KeyList {
+    /// The clock of the database just before they were read, in milliseconds since 1970.
+    pub now: i64,
+    /// The oldest first.
+    pub keys: Vec<ApiKey>,
+}
+
+/// Reads and changes the API keys of a database.
 #[async_trait]
 pub trait ApiKeys: Send + Sync {
-    /// All of them, the oldest first.
-    async fn api_keys(&self) -> Result<Vec<ApiKey>>;
+    /// All of them.
+    async fn api_keys(&self) -> Result<KeyList>;
 
     /// Stores a new one.
     async fn add_api_key(&self, key: &ApiKey) -> Result<()>;
 
-    /// Revokes one at this time, unless that is done already.
-    async fn revoke_api_key(&self, id: &str, at: i64) -> Result<()>;
+    /// Revokes one, unless that is done already.
+    async fn revoke_api_key(&self, id: &str) -> Result<()>;
 }
 
 #[async_trait]
 impl<D: Dialect> ApiKeys for SqlStore<D> {
-    async fn api_keys(&self) -> Result<Vec<ApiKey>> {
+    async fn api_keys(&self) -> Result<KeyList> {
+        let now: Vec<(i64,)> = self
+            .select(&self.probe, statements::clock(&D::WORDS), &[])
+            .await?;
         let rows: Vec<KeyRow> = self.select(&self.probe, ALL, &[]).await?;
-        Ok(rows.into_iter().filter_map(KeyRow::key).collect())
+        Ok(KeyList {
+            now: now.first().map_or(i64::MAX, |(now,)| *now),
+            keys: rows.into_iter().filter_map(KeyRow::key).collect(),
+        })
     }
 
     async fn add_api_key(&self, key: &ApiKey) -> Result<()> {
@@ -73,16 +95,16 @@ impl<D: Dialect> ApiKeys for SqlStore<D> {
             key.created_at,
             key.expires_at,
         ];
-        self.change_keys(INSERT, &columns).await
+        self.change_keys(INSERT.into(), &columns).await
     }
 
-    async fn revoke_api_key(&self, id: &str, at: i64) -> Result<()> {
-        self.change_keys(REVOKE, &values![at, id]).await
+    async fn revoke_api_key(&self, id: &str) -> Result<()> {
+        self.change_keys(revoke::<D>(), &values![id]).await
     }
 }
 
 impl<D: Dialect> SqlStore<D> {
-    async fn change_keys(&self, statement: &'static str, values: &[Value<'_>]) -> Result<()> {
+    async fn change_keys(&self, statement: Statement, values: &[Value<'_>]) -> Result<()> {
         self.write(async {
             let mut tx = self.writers.begin(D::WORDS.begin).await?;
             let changed = tx.execute(statement, values).await;

@@ -16,7 +16,8 @@ use stocklock_core::model::{
     Decisions, Explorer, Faults, MemoryStore, Task, World, mortal, yield_once,
 };
 use stocklock_core::stock::{
-    Adjustment, Deducted, Deduction, OperationId, Quantity, Reversal, Sku, StockError, Warehouse,
+    Adjustment, Caller, Deducted, Deduction, OperationId, Quantity, Reversal, Sku, StockError,
+    Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch};
 use stocklock_core::strategy::{Safeguards, Tier};
@@ -278,6 +279,7 @@ async fn take_back(store: MemoryStore, policy: RetryPolicy, decisions: Decisions
     }
     let sale = &sales[decisions.choose(sales.len())];
     let reversal = Reversal {
+        caller: Caller::anonymous(),
         operation,
         sale: sale.operation,
         quantity: [None, Some(Quantity::ONE)][decisions.choose(2)],
