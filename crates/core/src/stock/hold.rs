@@ -5,7 +5,9 @@
 
 use tokio::time::Instant;
 
-use super::{Caller, Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity};
+use super::{
+    Caller, Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity,
+};
 use super::{Line, Remarks, Sku, StockError, Warehouse};
 
 /// The end of a hold that does not expire.
