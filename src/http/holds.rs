@@ -217,6 +217,7 @@ pub(super) struct ConfirmLine {
 )]
 pub(super) async fn confirm(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     Path(id): Path<String>,
     Granted(grant): Granted,
     _: StrictQuery<NoFields>,
@@ -277,6 +278,7 @@ pub(super) struct ReleaseLine {
 )]
 pub(super) async fn release(
     State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
     Path(id): Path<String>,
     Granted(grant): Granted,
     _: StrictQuery<NoFields>,

@@ -129,6 +129,8 @@ pub struct HoldCursor {
 pub struct HoldEnd {
     /// The id of the operation that ends them.
     pub operation: OperationId,
+    /// Who sent the request.
+    pub caller: Caller,
     /// The operation id of the hold.
     pub hold: OperationId,
     /// Whether units are sold: late too, or only in time. `None`: all are given back.
