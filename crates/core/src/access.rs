@@ -16,7 +16,7 @@ named! {
     pub enum Scope {
         /// To read levels, the ledger, audits and metrics.
         Read = "read",
-        /// To take stock.
+        /// To take stock, and to hold it.
         Sell = "sell",
         /// To set and adjust levels, and to take sold units back.
         Stock = "stock",
