@@ -14,11 +14,11 @@ use crate::metrics::Metrics;
 use crate::race::RaceSettings;
 use crate::races::Races;
 use crate::server::serve;
-use stocklock_core::batching::TokioSpawn;
 use stocklock_core::deduct::{
-    Counters, DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool,
+    Counters, DeductionContext, Deductor, RetryPolicy, Scheduler, WritePool,
 };
 use stocklock_core::level_service::LevelService;
+use stocklock_core::spawn::TokioSpawn;
 use stocklock_core::strategy::Strategy;
 use stocklock_store::{RedisCounters, RedisOptions, Store, StoreOptions};
 
@@ -72,10 +72,9 @@ impl Replica {
             limits.unknown_outcome_limit(),
         );
         let writes = WritePool::new(limits.max_in_flight as usize);
-        let groups = GroupQueue::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn));
-        let sold_out = Arc::clone(groups.sold_out());
+        let scheduler = Scheduler::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn));
         let context = DeductionContext {
-            groups,
+            scheduler: Arc::clone(&scheduler),
             store: Arc::clone(&store) as _,
             mutexes: Arc::default(),
             counters: counters.clone(),
@@ -88,7 +87,7 @@ impl Replica {
             Arc::clone(&store) as _,
             policy,
             writes.clone(),
-            sold_out,
+            scheduler,
             Arc::clone(&level_cache) as _,
             counters,
             Arc::clone(&metrics) as _,

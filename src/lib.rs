@@ -15,7 +15,7 @@
 //! A level and its movement commit together or not at all. The service sends a 2xx only after that commit. The
 //! ledger records an operation, and an idempotency key, once.
 
-pub use stocklock_core::{batching, deduct, level_service, ports, stock, strategy};
+pub use stocklock_core::{deduct, level_service, ports, spawn, stock, strategy};
 pub use stocklock_lab as lab;
 pub use stocklock_store as store;
 

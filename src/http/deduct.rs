@@ -319,8 +319,8 @@ impl Order {
         });
         let order = Operation::of_lines(lines, idempotency, remarks, how.deadline)?;
         Ok(Operation {
-            // Its rows are locked, whatever protects a single line.
-            strategy: Some(Strategy::ForUpdate.name()),
+            // Whatever protects a single line.
+            strategy: Some(Strategy::GroupCommit.name()),
             ..order
         })
     }

@@ -66,7 +66,7 @@ async fn order_takes_all_lines_and_is_replayed(
             {"line": 1, "sku": "a", "warehouse": "main", "quantity": 2, "remaining": 8},
             {"line": 2, "sku": "b", "warehouse": "main", "quantity": 2, "remaining": 0},
         ],
-        "strategy": "for-update",
+        "strategy": "group-commit",
     });
     assert_eq!((&sold.body, sold.replayed), (&expected, false));
 

@@ -7,20 +7,20 @@
 mod counters;
 mod deduction_lock;
 mod deductor;
-mod group_queue;
 mod outcome;
 mod retry;
 mod run;
+mod scheduler;
 mod sold_out;
 mod write_pool;
 
 pub use counters::Counters;
 pub use deduction_lock::{DeductionLock, lock_name};
 pub use deductor::{DeductionContext, Deductor};
-pub use group_queue::GroupQueue;
 use outcome::wait_for;
 pub(crate) use outcome::{Outcome, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
 pub use run::DeductionRun;
+pub use scheduler::Scheduler;
 pub use sold_out::SoldOut;
 pub use write_pool::{WritePool, WriteSlot};

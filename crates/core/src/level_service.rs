@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::deduct::{Counters, Outcome, RetryPolicy, SoldOut, WritePool, run_to_outcome};
+use crate::deduct::{Counters, Outcome, RetryPolicy, Scheduler, WritePool, run_to_outcome};
 use crate::ports::{
     AttemptOutcome, CachedLevels, ChangedLevel, DeductionMetrics, HoldStore, OperationStore,
     StoreError,
@@ -54,22 +54,22 @@ pub struct LevelService {
     reclaims: Arc<Reclaims>,
     policy: RetryPolicy,
     writes: WritePool,
-    sold_out: Arc<SoldOut>,
+    scheduler: Arc<Scheduler>,
     cached: Arc<dyn CachedLevels>,
     counters: Option<Arc<Counters>>,
     metrics: Arc<dyn DeductionMetrics>,
 }
 
 impl LevelService {
-    /// A service whose changes count as writes of `writes`. No refusal of `sold_out` is older than a
-    /// change that was answered. Each change ends the `cached` levels of its SKUs, and their counters in Redis.
+    /// A service whose changes count as writes of `writes`, and share transactions with what else waits in the
+    /// `scheduler`. No refusal by what that has found sold out is older than a change that was answered. Each change ends the `cached` levels of its SKUs, and their counters in Redis.
     /// `metrics` counts orders.
     #[must_use]
     pub fn new(
         store: Arc<dyn HoldStore>,
         policy: RetryPolicy,
         writes: WritePool,
-        sold_out: Arc<SoldOut>,
+        scheduler: Arc<Scheduler>,
         cached: Arc<dyn CachedLevels>,
         counters: Option<Arc<Counters>>,
         metrics: Arc<dyn DeductionMetrics>,
@@ -79,7 +79,7 @@ impl LevelService {
             reclaims: Arc::default(),
             policy,
             writes,
-            sold_out,
+            scheduler,
             cached,
             counters,
             metrics,
@@ -202,9 +202,9 @@ impl LevelService {
         let slot = self.writes.admit(&operation.first().sku)?;
         let this = self.clone();
         let write = async move {
-            let changed = change(&*this.store, &this.policy, &operation).await;
+            let changed = change(&*this.store, &this.scheduler, &this.policy, &operation).await;
             for level in &places {
-                this.sold_out.forget(level);
+                this.scheduler.sold_out().forget(level);
                 this.cached.forget(&level.0);
             }
             if matches!(changed, Ok(_) | Err(StockError::OutcomeUnknown { .. })) {
@@ -218,7 +218,7 @@ impl LevelService {
     /// What this replica knows of levels that may have been changed is out of date.
     async fn forget(&self, levels: BTreeSet<(Sku, Warehouse)>) {
         for level in &levels {
-            self.sold_out.forget(level);
+            self.scheduler.sold_out().forget(level);
             self.cached.forget(&level.0);
         }
         self.forget_counters(levels).await;
@@ -254,20 +254,22 @@ fn short_level(line: &RefusedLine) -> Option<(Sku, Warehouse)> {
 /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
 pub async fn change(
     store: &dyn OperationStore,
+    scheduler: &Arc<Scheduler>,
     policy: &RetryPolicy,
     operation: &Operation,
 ) -> Result<Changed, StockError> {
-    let attempt = |unknown: Option<_>| change_once(store, operation, unknown.is_some());
+    let attempt = |unknown: Option<_>| change_once(store, scheduler, operation, unknown.is_some());
     run_to_outcome(policy, attempt).await
 }
 
 /// One attempt. `unknown`: whether the outcome of an earlier one is unknown.
 async fn change_once(
     store: &dyn OperationStore,
+    scheduler: &Arc<Scheduler>,
     operation: &Operation,
     unknown: bool,
 ) -> Result<Outcome<Changed>, StoreError> {
-    let outcome = store.write(operation).await?;
+    let outcome = scheduler.attempt(operation.clone()).await?;
     let key = operation.idempotency.as_ref();
     let was_made = matches!(
         outcome,

@@ -7,15 +7,13 @@
 //! 2. [`plan`]: what operations make of stock: all rules.
 //! 3. [`strategy`]: the ways to protect a deduction, one file each, and the one `match`.
 //! 4. [`deduct`]: one deduction from the first attempt to the answer: retries, unknown outcomes,
-//!    the lock, and the bound on concurrent writes.
-//!    [`batching`] gathers those of one level that wait at the same time.
+//!    the lock, the bound on concurrent writes, and the scheduler, with which operations share transactions.
 //! 5. [`level_service`]: every other change of stock.
 //! 6. [`ports`]: what the core requires of stores, locks and metrics.
 //!
 //! What always holds: every attempt of a request carries the same operation id, and a request whose
 //! outcome may be unknown is never answered with a refusal.
 
-pub mod batching;
 pub mod deduct;
 pub mod level_service;
 #[cfg(feature = "model")]
@@ -23,5 +21,6 @@ pub mod model;
 mod names;
 pub mod plan;
 pub mod ports;
+pub mod spawn;
 pub mod stock;
 pub mod strategy;

@@ -8,9 +8,9 @@ mod batch;
 mod counter;
 mod expiry;
 mod lock;
-mod merged;
 mod metrics;
 mod outcomes;
+mod shared;
 mod store;
 mod store_error;
 
@@ -18,9 +18,9 @@ pub use batch::{BatchAnswer, BatchAttempt, BatchGuard, BatchStore, write_batch};
 pub use counter::{CounterAnswer, CounterError, CounterMethod, CounterStore, LIFE};
 pub use expiry::{Expiry, LateAttempt};
 pub use lock::{HeldLock, Lock, LockError, Locks};
-pub use merged::write_levels;
 pub use metrics::{DeductionMetrics, NoMetrics};
 pub use outcomes::{AttemptOutcome, ChangedLevel, Refusal};
+pub use shared::{SharedAnswer, write_shared};
 pub use store::{
     CachedLevels, Condition, DeductionStore, HoldStore, LedgerReader, OperationStore, ReadLevel,
 };

@@ -6,15 +6,15 @@ use std::time::Duration;
 use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
-use stocklock::batching::TokioSpawn;
 use stocklock::config::{DatabaseConfig, ServicesConfig};
-use stocklock::deduct::{DeductionContext, Deductor, GroupQueue, RetryPolicy, WritePool};
+use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, Scheduler, WritePool};
 use stocklock::level_service::LevelService;
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
 use stocklock::ports::{
     AttemptOutcome, CachedLevels, Condition, DeductionStore, Locks, Refusal, StoreError,
 };
+use stocklock::spawn::TokioSpawn;
 use stocklock::stock::{Deduction, Sku, StockError, Warehouse};
 use stocklock::strategy::{Available, Safeguards, Strategy, Tier};
 use stocklock_testkit::assert_matches;
@@ -38,7 +38,7 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
     let policy = RetryPolicy::new(10_000, wait_limit, wait_limit);
     let store: Arc<dyn DeductionStore> = open_waiting(&fixture.url, 8, wait_limit);
     let context = DeductionContext {
-        groups: GroupQueue::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn)),
+        scheduler: Scheduler::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn)),
         store,
         mutexes: Arc::default(),
         counters: None,
@@ -52,7 +52,7 @@ fn deductor(fixture: &Fixture) -> Arc<Deductor> {
         Arc::clone(&context.store) as _,
         context.policy.clone(),
         writes.clone(),
-        Arc::clone(context.groups.sold_out()),
+        Arc::clone(&context.scheduler),
         Arc::new(NoCache),
         None,
         Arc::clone(&context.metrics),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock::ports::{
-    AttemptOutcome, BatchAnswer, Condition, DeductionStore, OperationStore, Refusal, StoreError,
+    AttemptOutcome, BatchAnswer, Condition, DeductionStore, OperationStore, Refusal, SharedAnswer,
+    StoreError,
 };
 use stocklock::stock::{
     Adjustment, Audit, Deduction, LevelChange, Movement, Operation, Precondition, Reversal,
@@ -327,8 +328,12 @@ pub(crate) trait Operations: OperationStore {
         let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
         let operations: Vec<_> = batches.concat().into_iter().map(Operation::from).collect();
         async move {
-            let all: Vec<_> = operations.iter().collect();
-            let mut answers = self.write_levels(&all).await;
+            let answers = self.write_shared(&operations, false).await;
+            let made = |answer| match answer {
+                SharedAnswer::Made(answer) => Some(answer),
+                SharedAnswer::Missed(_) | SharedAnswer::Apart => None,
+            };
+            let mut answers: Vec<_> = answers.into_iter().map(made).collect();
             let own = |size: usize| answers.drain(..size).collect::<Vec<_>>();
             let own = sizes.into_iter().map(own).collect::<Vec<_>>();
             own.into_iter()

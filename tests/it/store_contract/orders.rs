@@ -1,13 +1,17 @@
 //! Operations of several lines: all of them, or nothing.
 
 use rstest::rstest;
-use stocklock::ports::AttemptOutcome;
+use stocklock::ports::{AttemptOutcome, SharedAnswer};
 use stocklock::stock::{Change, Operation};
+use stocklock_testkit::assert_matches;
+use tokio::time::timeout;
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, deduction, deduction_with_key, name,
-    units,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, SOON, SQLITE, adjustment, committed, deduction,
+    deduction_with_key, name, units,
 };
+use crate::support::rival::Rival;
+use crate::support::services::Backend::{self, Mysql, Postgres};
 
 /// Takes one unit of each SKU.
 fn order(skus: &[&str]) -> Operation {
@@ -78,12 +82,8 @@ async fn order_with_a_short_line_takes_nothing(#[values(SQLITE, MYSQL, POSTGRES,
     let refused = fixture.deductions().write(&order(&["a", "b"])).await;
     assert_eq!(refused.unwrap(), short(&[(1, 0)]));
     assert_eq!(on_hand(&fixture).await, (2, 0));
-    // In a write that reads nothing, the database refuses.
-    let answers = fixture
-        .deductions()
-        .write_levels(&[&order(&["a", "b"])])
-        .await;
-    assert!(matches!(answers[..], [None]), "{answers:?}");
+    let refused = made(&fixture, &[order(&["a", "b"])]).await;
+    assert_eq!(refused, [Some(short(&[(1, 0)]))]);
     assert_eq!(on_hand(&fixture).await, (2, 0));
 }
 
@@ -104,32 +104,74 @@ async fn order_that_names_a_level_twice_needs_the_sum(
     assert_eq!(fixture.assert_in_order("a").await.len(), 3);
 }
 
-/// A write that reads nothing and has an order is made with all levels, or not at all.
+/// What a transaction of several levels made of each operation. `None`: it was left out.
+async fn made(fixture: &Fixture, operations: &[Operation]) -> Vec<Option<AttemptOutcome>> {
+    let answers = fixture.deductions().write_shared(operations, false).await;
+    let made = |answer| match answer {
+        SharedAnswer::Made(made) => Some(made.expect("no error")),
+        SharedAnswer::Missed(_) | SharedAnswer::Apart => None,
+    };
+    answers.into_iter().map(made).collect()
+}
+
 #[rstest]
 #[tokio::test]
 async fn orders_share_a_write_with_others(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = two_levels(on, 5).await;
     fixture.put("c", 1).await;
-    let other = Operation::from(deduction("c", 1));
-    let answers = fixture
-        .deductions()
-        .write_levels(&[&order(&["b", "a"]), &other])
-        .await;
-    let committed = |answer: &Option<Result<AttemptOutcome, _>>| {
-        matches!(
-            answer,
-            Some(Ok(
-                AttemptOutcome::Deducted { .. } | AttemptOutcome::Lines(_)
-            ))
-        )
-    };
-    assert!(answers.iter().all(committed), "{answers:?}");
-    assert_eq!(on_hand(&fixture).await, (1, 4));
+    let others = [
+        order(&["b", "a"]),
+        deduction("c", 1).into(),
+        deduction("c", 1).into(),
+        adjustment("a", 2).into(),
+        deduction("x", 1).into(),
+    ];
+    let answers = made(&fixture, &others).await;
+    assert_matches!(&answers[0], Some(AttemptOutcome::Lines(lines)) if lines.len() == 2);
+    assert_eq!(answers[1], Some(committed(0)));
+    let short = AttemptOutcome::Unrecorded { available: 0 };
+    assert_eq!(answers[2], Some(short));
+    assert_matches!(&answers[3], Some(AttemptOutcome::Changed(_)));
+    assert_eq!(answers[4], Some(AttemptOutcome::UnknownSku));
+    assert_eq!(on_hand(&fixture).await, (3, 4));
 
-    let short = Operation::from(deduction("c", 1));
-    let mut again = order(&["b", "a"]);
-    again.idempotency = None;
-    let answers = fixture.deductions().write_levels(&[&again, &short]).await;
-    assert!(answers.iter().all(Option::is_none), "{answers:?}");
-    assert_eq!(on_hand(&fixture).await, (1, 4));
+    // The same again: the ledger has the order.
+    let answers = made(&fixture, &[others[0].clone(), deduction("a", 1).into()]).await;
+    assert_matches!(&answers[0], Some(AttemptOutcome::Recorded(_)));
+    assert_eq!(answers[1], Some(committed(2)));
+    assert_eq!(on_hand(&fixture).await, (2, 4));
+    for sku in ["a", "b", "c"] {
+        fixture.assert_in_order(sku).await;
+    }
+}
+
+/// The operations that need no locked row are made.
+#[rstest]
+#[tokio::test]
+async fn order_with_a_locked_row_is_left_out(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = two_levels(On::Sql(backend), 5).await;
+    fixture.put("c", 1).await;
+    let lock = "UPDATE stock SET held = held WHERE sku = 'b'";
+    let rival = Rival::holding(backend, &fixture.url, lock).await;
+    let operations = [order(&["a", "b"]), order(&["c", "a"])];
+    let mut operations = operations.to_vec();
+    operations[1].idempotency = None;
+    let store = fixture.deductions();
+    let answers = timeout(SOON, store.write_shared(&operations, false)).await;
+    let answers = answers.expect("it waits for no row");
+    assert_matches!(answers[0], SharedAnswer::Missed(1));
+    assert_matches!(
+        &answers[1],
+        SharedAnswer::Made(Ok(AttemptOutcome::Lines(_)))
+    );
+    // It waits a little, and has given all rows back then.
+    let answers = timeout(SOON, store.write_shared(&operations[..1], true)).await;
+    assert_matches!(answers.expect("bounded")[..], [SharedAnswer::Missed(1)]);
+    let line = &operations[0].lines[1];
+    let waiting = store.wait_for_level(&line.sku, &line.warehouse);
+    let (waited, ()) = tokio::join!(timeout(SOON, waiting), rival.let_go());
+    waited.expect("the row is free").expect("no error");
+    let answers = store.write_shared(&operations[..1], true).await;
+    assert_matches!(&answers[..], [SharedAnswer::Made(Ok(_))]);
+    assert_eq!(on_hand(&fixture).await, (0, 4));
 }

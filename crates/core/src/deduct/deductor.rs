@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Counters, DeductionRun, GroupQueue, RetryPolicy, WritePool};
+use super::{Counters, DeductionRun, RetryPolicy, Scheduler, WritePool};
 use crate::level_service::LevelService;
 use crate::ports::{DeductionMetrics, DeductionStore, Locks};
 use crate::stock::{Deducted, Deduction, StockError};
@@ -17,8 +17,8 @@ pub struct DeductionContext {
     pub store: Arc<dyn DeductionStore>,
     /// The mutexes of this process.
     pub mutexes: Arc<LocalMutexes>,
-    /// The queues of `group-commit`.
-    pub groups: GroupQueue,
+    /// The scheduler of `group-commit`.
+    pub scheduler: Arc<Scheduler>,
     /// The counters in Redis; `None` without Redis.
     pub counters: Option<Arc<Counters>>,
     /// The distributed locks.

@@ -67,6 +67,22 @@ pub(super) struct Sending {
     changes: u64,
     /// Whether the last batch found the level sold out, even if that was long ago.
     pub(super) was_sold_out: bool,
+    /// The units that were available after the last answer that says so. After a sale, some are assumed.
+    available: Option<i64>,
+}
+
+impl Sending {
+    /// Call this with each answer of the batch, in order.
+    pub(super) fn saw(&mut self, answer: &BatchAnswer) {
+        use AttemptOutcome::{Deducted, Insufficient, Unrecorded};
+        match answer {
+            Ok(Insufficient { available } | Unrecorded { available }) => {
+                self.available = Some(*available);
+            }
+            Ok(Deducted { .. }) => self.available = Some(1),
+            _ => {}
+        }
+    }
 }
 
 impl Default for SoldOut {
@@ -99,19 +115,14 @@ impl SoldOut {
             sent: Instant::now(),
             changes,
             was_sold_out,
+            available: None,
         }
     }
 
-    /// Remembers what the last answer of a batch says of the level, if it says something.
-    pub(super) fn answered(&self, sending: Sending, answers: &[BatchAnswer]) {
-        use AttemptOutcome::{Deducted, Insufficient, Unrecorded};
-        let last = answers.iter().rev().find_map(|answer| match answer {
-            Ok(Insufficient { available } | Unrecorded { available }) => Some(Some(*available)),
-            Ok(Deducted { .. }) => Some(None),
-            _ => None,
-        });
-        match last {
-            Some(Some(available)) if available <= 0 => self.remember(sending, available),
+    /// Remembers what the batch has found.
+    pub(super) fn answered(&self, sending: Sending) {
+        match sending.available {
+            Some(available) if available <= 0 => self.remember(sending, available),
             Some(_) => drop(self.shard(&sending.level).levels.remove(&sending.level)),
             None => {}
         }

@@ -1,5 +1,7 @@
 //! Writes of plans on the model: the same statements in the same order as the SQL stores.
 
+use std::collections::BTreeSet;
+
 use tokio::time::Instant;
 
 use super::ports::NEVER;
@@ -131,19 +133,12 @@ impl BatchStore for MemoryStore {
             BatchGuard::Available => Plan::unread(batch, now),
             BatchGuard::Version => Plan::new(&self.snapshot(None, batch).await?, batch, now),
             BatchGuard::RowLock => {
-                Plan::new(&self.snapshot(Some(&mut tx), batch).await?, batch, now)
+                let read = self.snapshot(Some(&mut tx), batch).await?;
+                return self.write_locked(tx, Plan::new(&read, batch, now)).await;
             }
         };
         if plan.movements.is_empty() {
             return Ok(BatchAttempt::Answered(plan.without_movements()));
-        }
-        if guard == BatchGuard::RowLock {
-            let write = Write::new(&plan, NEVER, true);
-            for level in plan.levels.iter().filter(|level| level.is_new) {
-                tx.create((&level.line.sku, &level.line.warehouse)).await?;
-            }
-            let written = self.put_and_commit(tx, write).await;
-            return Ok(attempted(plan, written, Expiry::passed()));
         }
         let expiry = self.expiry();
         let write = Write::new(&plan, expiry.at, true);
@@ -156,6 +151,38 @@ impl BatchStore for MemoryStore {
 
     async fn alone(&self, operation: &Operation) -> BatchAnswer {
         self.guarded_write(operation).await
+    }
+
+    async fn attempt_free(
+        &self,
+        operations: &[Operation],
+        briefly: bool,
+    ) -> Result<(Vec<Option<usize>>, BatchAttempt), StoreError> {
+        let mut tx = Transaction::begin(self);
+        let mut missed = vec![None; operations.len()];
+        let snapshot = if briefly {
+            self.snapshot(Some(&mut tx), operations).await?
+        } else {
+            self.step("SELECT FOR UPDATE SKIP LOCKED").await?;
+            let mut snapshot = Snapshot::default();
+            for place in places(operations) {
+                if tx.row(place).is_some() && tx.try_lock_row(place) {
+                    snapshot.levels.extend(tx.row(place).map(|row| row.level));
+                }
+            }
+            for (operation, missed) in operations.iter().zip(&mut missed) {
+                let is_missed = |line: &Line| {
+                    let place = (&line.sku, &line.warehouse);
+                    tx.row(place).is_some() && !tx.has_locked(place)
+                };
+                *missed = operation.lines.iter().position(is_missed);
+            }
+            self.read_rest(operations, snapshot).await?
+        };
+        let planned = operations.iter().zip(&missed);
+        let planned = planned.filter_map(|(one, missed)| missed.is_none().then_some(one));
+        let plan = Plan::new(&snapshot, planned, Instant::now());
+        Ok((missed, self.write_locked(tx, plan).await?))
     }
 
     async fn write_free_levels(
@@ -185,6 +212,12 @@ impl BatchStore for MemoryStore {
         let found = tables.ledger.iter().filter(|entry| is_wanted(entry));
         Ok(found.map(|entry| entry.movement.clone()).collect())
     }
+}
+
+/// The levels of the operations, in the order in which they are locked.
+fn places(operations: &[Operation]) -> BTreeSet<(&Sku, &Warehouse)> {
+    let lines = operations.iter().flat_map(|operation| &operation.lines);
+    lines.map(|line| (&line.sku, &line.warehouse)).collect()
 }
 
 /// What the end of a write means for the batch.
@@ -219,6 +252,23 @@ impl MemoryStore {
         }
     }
 
+    /// Writes a plan on rows that the transaction has locked.
+    async fn write_locked(
+        &self,
+        mut tx: Transaction,
+        plan: Plan<'_>,
+    ) -> Result<BatchAttempt, StoreError> {
+        if plan.movements.is_empty() {
+            return Ok(BatchAttempt::Answered(plan.without_movements()));
+        }
+        for level in plan.levels.iter().filter(|level| level.is_new) {
+            tx.create((&level.line.sku, &level.line.warehouse)).await?;
+        }
+        let write = Write::new(&plan, NEVER, true);
+        let written = self.put_and_commit(tx, write).await;
+        Ok(attempted(plan, written, Expiry::passed()))
+    }
+
     /// The error of a message that arrives late. The server executes it then at any later step.
     fn send(&self, write: &Write, expiry: Expiry) -> Result<(), StoreError> {
         if !self.message_is_late() {
@@ -241,14 +291,11 @@ impl MemoryStore {
         operations: &[Operation],
     ) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::default();
-        let lines = || operations.iter().flat_map(|operation| &operation.lines);
-        let mut places: Vec<_> = lines().map(|line| (&line.sku, &line.warehouse)).collect();
-        places.sort_unstable();
-        places.dedup();
         let is_set = |sku: &Sku| {
-            lines().any(|line| line.sku == *sku && matches!(line.change, Change::Set(_)))
+            let mut lines = operations.iter().flat_map(|operation| &operation.lines);
+            lines.any(|line| line.sku == *sku && matches!(line.change, Change::Set(_)))
         };
-        for place in places {
+        for place in places(operations) {
             match &mut tx {
                 Some(tx) if is_set(place.0) => {
                     let levels = tx.select_sku_for_update(place.0).await?;
@@ -262,11 +309,21 @@ impl MemoryStore {
                 None => snapshot.levels.extend(self.level(place.0, place.1).await?),
             }
         }
+        self.read_rest(operations, snapshot).await
+    }
+
+    /// Recorded movements and returns, after the levels.
+    async fn read_rest(
+        &self,
+        operations: &[Operation],
+        mut snapshot: Snapshot,
+    ) -> Result<Snapshot, StoreError> {
         if operations.len() > 1 {
             let all: Vec<_> = operations.iter().collect();
             snapshot.recorded = Some(self.recorded_among(&all).await?);
         }
-        let sales = lines().filter_map(|line| match line.change {
+        let lines = operations.iter().flat_map(|operation| &operation.lines);
+        let sales = lines.filter_map(|line| match line.change {
             Change::Return(one) => Some((one.sale, one.line)),
             _ => None,
         });

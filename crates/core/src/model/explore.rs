@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::random::Random;
-use crate::batching::{Detached, Spawn};
+use crate::spawn::{Detached, Spawn};
 
 /// One of the futures of a world.
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -6,11 +6,10 @@ use async_trait::async_trait;
 
 use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
-use crate::plan::PlanAnswers;
 use crate::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore as _, Condition,
     DeductionStore, Expiry, HoldStore, LateAttempt, LedgerReader, OperationStore, ReadLevel,
-    StoreError, write_batch, write_levels,
+    SharedAnswer, StoreError, write_batch, write_shared,
 };
 use crate::stock::{
     Change, Deduction, HoldFilter, Idempotency, Line, Movement, MovementKind, OpenHold, Operation,
@@ -122,12 +121,22 @@ impl OperationStore for MemoryStore {
         usize::MAX
     }
 
+    fn max_in_flight(&self) -> usize {
+        2
+    }
+
     async fn write_batch(&self, operations: &[Operation], read_first: bool) -> Vec<BatchAnswer> {
         write_batch(self, operations, read_first).await
     }
 
-    async fn write_levels(&self, operations: &[&Operation]) -> PlanAnswers {
-        write_levels(self, operations).await
+    async fn write_shared(&self, operations: &[Operation], briefly: bool) -> Vec<SharedAnswer> {
+        write_shared(self, operations, briefly).await
+    }
+
+    async fn wait_for_level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<(), StoreError> {
+        let mut tx = Transaction::begin(self);
+        tx.select_for_update((sku, warehouse)).await?;
+        Ok(())
     }
 
     /// The clock reaches the expiry as late as possible: in the step that begins the transaction.

@@ -65,7 +65,7 @@ impl Transaction {
         self.lock(format!("row {sku} {warehouse}")).await;
     }
 
-    fn has_locked(&self, (sku, warehouse): Place<'_>) -> bool {
+    pub(super) fn has_locked(&self, (sku, warehouse): Place<'_>) -> bool {
         self.locks.contains_key(&format!("row {sku} {warehouse}"))
     }
 

@@ -34,7 +34,7 @@ const ALONE: usize = 256;
 
 /// How a store makes operations: it reads a snapshot, decides with [`Plan`], and writes.
 pub trait BatchStore: Sync {
-    /// Makes operations of one level, or one of several levels under [`BatchGuard::RowLock`], and answers each.
+    /// Makes operations of one level, and answers each.
     fn attempt(
         &self,
         batch: &[Operation],
@@ -43,6 +43,15 @@ pub trait BatchStore: Sync {
 
     /// Makes one operation. A deduction is one guarded write.
     fn alone(&self, operation: &Operation) -> impl Future<Output = BatchAnswer> + Send;
+
+    /// Makes operations of several levels in one transaction that locks the rows: those that no other has
+    /// locked, or `briefly` waits for them. Returns for each operation the line whose row is locked by another,
+    /// and how the attempt at those that miss none has ended.
+    fn attempt_free(
+        &self,
+        operations: &[Operation],
+        briefly: bool,
+    ) -> impl Future<Output = Result<(Vec<Option<usize>>, BatchAttempt), StoreError>> + Send;
 
     /// Writes each level of the plan whose row is not locked and whose units are available, with its
     /// movements, in one transaction. Returns the units that are available after each, or `None` for a level

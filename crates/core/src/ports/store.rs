@@ -9,8 +9,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 
-use super::{AttemptOutcome, BatchAnswer, Expiry, LateAttempt, StoreError};
-use crate::plan::PlanAnswers;
+use super::{AttemptOutcome, BatchAnswer, Expiry, LateAttempt, SharedAnswer, StoreError};
 use crate::stock::{
     Deduction, Fence, HoldFilter, Idempotency, Movement, OpenHold, Operation, OperationId, Sku,
     StockLevel, Warehouse,
@@ -47,8 +46,12 @@ pub trait OperationStore: LedgerReader {
     /// The movements that the ledger has of this operation, in the order of its lines.
     async fn operation(&self, operation: OperationId) -> Result<Vec<Movement>, StoreError>;
 
-    /// The maximum number of operations in a call of [`OperationStore::write_batch`].
+    /// The maximum number of lines in a call of [`OperationStore::write_batch`] or
+    /// [`OperationStore::write_shared`].
     fn max_batch(&self) -> usize;
+
+    /// How many calls of [`OperationStore::write_shared`] at a time keep the database busy.
+    fn max_in_flight(&self) -> usize;
 
     /// Makes each operation, as if they came one after the other, and answers each by itself. All are of one
     /// level, and all deductions carry the name of one strategy. One deduction is one guarded write. More
@@ -56,10 +59,13 @@ pub trait OperationStore: LedgerReader {
     /// will probably be refused.
     async fn write_batch(&self, operations: &[Operation], read_first: bool) -> Vec<BatchAnswer>;
 
-    /// Makes deductions of several levels in one transaction, which waits for no row. All carry the name of
-    /// one strategy. `None` for one whose level was left out: its row was locked, its units were missing, or
-    /// the ledger has one of its keys.
-    async fn write_levels(&self, operations: &[&Operation]) -> PlanAnswers;
+    /// Makes operations of several levels in one transaction, which waits for no row. `briefly`: at most
+    /// 100 ms for each. All deductions carry the name of one strategy, and no level is set. What it leaves out
+    /// was not made.
+    async fn write_shared(&self, operations: &[Operation], briefly: bool) -> Vec<SharedAnswer>;
+
+    /// Returns when the row of the level was free.
+    async fn wait_for_level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<(), StoreError>;
 
     /// What became of earlier attempts whose outcome is unknown and of which the last expires at
     /// `expiry`. Decides in a transaction that begins after `expiry` and locks the levels: an attempt

@@ -8,7 +8,7 @@
 use super::{Card, Tier};
 use crate::deduct::{DeductionContext, DeductionRun};
 use crate::ports::{AttemptOutcome, StoreError};
-use crate::stock::{Deduction, StockError};
+use crate::stock::{Deduction, Operation, StockError};
 
 pub(super) const CARD: Card = Card {
     name: "group-commit",
@@ -17,9 +17,10 @@ pub(super) const CARD: Card = Card {
     source: include_str!("group_commit.rs"),
 };
 
-/// The next batch of the level makes the attempt.
+/// One of the next batches makes the attempt.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    run.context.groups.deduct(run.deduction).await
+    let operation = Operation::from(run.deduction.clone());
+    run.context.scheduler.attempt(operation).await
 }
 
 /// The refusal if the level is known to be sold out. A request with a key may be the retry of a sale,
@@ -31,6 +32,6 @@ pub(super) fn known_refusal(
     if deduction.idempotency.is_some() {
         return None;
     }
-    let available = context.groups.sold_out().available(deduction)?;
+    let available = context.scheduler.sold_out().available(deduction)?;
     Some(deduction.insufficient(available))
 }

@@ -25,6 +25,7 @@ mod counters;
 mod level_changes;
 pub(crate) mod requests;
 mod scenario;
+mod scheduled;
 mod walks;
 
 /// No schedule oversells, drifts, gives up or leaves an outcome unknown. With a fault, the COMMIT
@@ -45,10 +46,10 @@ mod walks;
 #[case::optimistic_two_units(Scenario::new(Optimistic, 2, 3), 47_544)]
 #[case::optimistic_fault(Scenario::new(Optimistic, 1, 2).with_fault(), 1_872)]
 #[case::optimistic_two_units_fault(Scenario::new(Optimistic, 2, 2).with_fault(), 17_644)]
-#[case::group_commit(Scenario::new(GroupCommit, 1, 3), 4_548)]
-#[case::group_commit_two_units(Scenario::new(GroupCommit, 2, 3), 5_808)]
-#[case::group_commit_fault(Scenario::new(GroupCommit, 1, 2).with_fault(), 3_322)]
-#[case::group_commit_two_units_fault(Scenario::new(GroupCommit, 2, 2).with_fault(), 4_360)]
+#[case::group_commit(Scenario::new(GroupCommit, 1, 3), 7_266)]
+#[case::group_commit_two_units(Scenario::new(GroupCommit, 2, 3), 9_936)]
+#[case::group_commit_fault(Scenario::new(GroupCommit, 1, 2).with_fault(), 3_820)]
+#[case::group_commit_two_units_fault(Scenario::new(GroupCommit, 2, 2).with_fault(), 4_714)]
 #[case::local_mutex(Scenario::new(LocalMutex, 1, 3), 144)]
 #[case::local_mutex_two_units(Scenario::new(LocalMutex, 2, 3), 234)]
 #[case::lock(Scenario::new(RedisLock, 1, 2), 10)]

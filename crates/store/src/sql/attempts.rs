@@ -6,9 +6,7 @@ use super::dialect::{Dialect, values};
 use super::errors::{before_commit, conflict_if_duplicate};
 use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Transaction};
-use super::snapshot::{
-    Reading, RowLocks, lock_levels, places, recorded_among, snapshot, with_keys,
-};
+use super::snapshot::{RowLocks, lock_levels, recorded_among, snapshot, with_keys};
 use super::write::{Session, Write, Written};
 use super::{READ, SqlStore, holds, one_line, statements};
 use crate::{Result, StoreError};
@@ -26,21 +24,13 @@ const CREATE_LEVEL: &str =
 /// A plan, how its write ended, and when that expires.
 type Tried<'a> = (Plan<'a>, Result<Written>, Expiry);
 
-/// The same; or a level whose row another transaction has locked. Nothing was written then.
-enum UnderLock<'a> {
-    Tried(Tried<'a>),
-    Missed(&'a Sku, &'a Warehouse),
-}
+/// The same; and for each operation the line whose row is locked by another transaction, so that it is not in
+/// the plan.
+type UnderLock<'a> = (Tried<'a>, Vec<Option<usize>>);
 
 impl<D: Dialect> BatchStore for SqlStore<D> {
     async fn attempt(&self, batch: &[Operation], guard: BatchGuard) -> Result<BatchAttempt> {
-        let since = Instant::now();
         let mut connections = self.writers.for_row(&batch[0].first().sku);
-        let mut locks = if places(batch).len() > 1 {
-            RowLocks::Free
-        } else {
-            RowLocks::Waiting
-        };
         loop {
             let connection = connections.acquire().await?;
             let tried = match guard {
@@ -50,20 +40,8 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
                 }
                 BatchGuard::Version => self.write_on_version(connection, batch).await,
                 BatchGuard::RowLock => {
-                    match self.write_under_lock(connection, batch, locks).await {
-                        Ok(UnderLock::Tried(tried)) => Ok(tried),
-                        Ok(UnderLock::Missed(sku, warehouse)) => {
-                            // Without a row of its own, so that no one waits behind it meanwhile.
-                            self.wait_for_level(sku, warehouse).await?;
-                            if since.elapsed() >= self.health.wait_limit {
-                                let problem = "the rows were never free at the same time";
-                                return Err(StoreError::LockWait(problem.into()));
-                            }
-                            locks = RowLocks::Brief;
-                            continue;
-                        }
-                        Err(error) => Err(error),
-                    }
+                    let locked = self.write_under_lock(connection, batch, RowLocks::Waiting);
+                    locked.await.map(|(tried, _)| tried)
                 }
             };
             match tried {
@@ -75,6 +53,30 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
 
     async fn alone(&self, operation: &Operation) -> BatchAnswer {
         self.deduct_guarded(operation).await
+    }
+
+    async fn attempt_free(
+        &self,
+        operations: &[Operation],
+        briefly: bool,
+    ) -> Result<(Vec<Option<usize>>, BatchAttempt)> {
+        let (tried, missed) = if briefly {
+            let mut connections = self.writers.for_row(&operations[0].first().sku);
+            loop {
+                let connection = connections.acquire().await?;
+                let locked = self.write_under_lock(connection, operations, RowLocks::Brief);
+                match locked.await {
+                    Err(error) if connections.again(&error) => {}
+                    locked => break locked?,
+                }
+            }
+        } else {
+            // Not in the queue of one SKU, whose share of the connections may be busy.
+            let connection = self.read(READ, self.writers.acquire()).await?;
+            self.write_under_lock(connection, operations, RowLocks::Free)
+                .await?
+        };
+        Ok((missed, self.attempted(operations, tried).await?))
     }
 
     async fn write_free_levels(&self, plan: &Plan<'_>) -> Result<Option<Vec<Option<i64>>>> {
@@ -135,10 +137,8 @@ impl<D: Dialect> SqlStore<D> {
         batch: &'a [Operation],
     ) -> Result<Tried<'a>> {
         let reading = snapshot(&mut connection, batch, RowLocks::None);
-        let Reading::Read(read) = self.read(3 * READ, reading).await? else {
-            return Err(StoreError::Bug("a plain read waits for no row".into()));
-        };
-        let plan = Plan::new(&read, batch, Instant::now());
+        let reading = self.read(3 * READ, reading).await?;
+        let plan = Plan::new(&reading.snapshot, batch, Instant::now());
         Ok(self.write_plan(connection, plan).await)
     }
 
@@ -168,24 +168,18 @@ impl<D: Dialect> SqlStore<D> {
                 D::WORDS.begin
             };
             let mut tx = connection.begin(begin).await?;
-            Ok(match snapshot(&mut tx, batch, locks).await? {
-                Reading::Read(read) => Ok((tx, read)),
-                Reading::Missed(sku, warehouse) => {
-                    // Before the next attempt, which would meet these locks.
-                    tx.roll_back().await;
-                    Err((sku, warehouse))
-                }
-            })
+            let reading = snapshot(&mut tx, batch, locks).await?;
+            Ok((tx, reading))
         };
-        let (mut tx, read) = match self.read(3 * READ, reading).await? {
-            Ok(read) => read,
-            Err((sku, warehouse)) => return Ok(UnderLock::Missed(sku, warehouse)),
-        };
-        let plan = Plan::new(&read, batch, Instant::now());
+        let (mut tx, reading) = self.read(3 * READ, reading).await?;
+        let missed: Vec<_> = batch.iter().map(|one| reading.missed_line(one)).collect();
+        let planned = batch.iter().zip(&missed);
+        let planned = planned.filter_map(|(one, missed)| missed.is_none().then_some(one));
+        let plan = Plan::new(&reading.snapshot, planned, Instant::now());
         let written = if let Some(deadline) = plan.deadline() {
             // Nothing can be committed before the write, so its bound does not cover these.
             let rows = async {
-                create_levels(&mut tx, &plan, &read).await?;
+                create_levels(&mut tx, &plan, &reading.snapshot).await?;
                 holds::write(&mut tx, &plan).await
             };
             self.read(2 * READ, rows).await?;
@@ -200,11 +194,11 @@ impl<D: Dialect> SqlStore<D> {
             Ok(Written::Levels(Vec::new()))
         };
         // The outcome of a COMMIT is visible to the next transaction that locks the row.
-        Ok(UnderLock::Tried((plan, written, Expiry::passed())))
+        Ok(((plan, written, Expiry::passed()), missed))
     }
 
     /// Returns when the row of the level was free.
-    async fn wait_for_level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<()> {
+    pub(super) async fn wait_for_row(&self, sku: &Sku, warehouse: &Warehouse) -> Result<()> {
         let mut connections = self.writers.for_row(sku);
         loop {
             let connection = connections.acquire().await?;

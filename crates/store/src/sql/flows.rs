@@ -15,13 +15,12 @@ use super::reads::recorded;
 use super::snapshot::places;
 use super::statements;
 use crate::Result;
-use stocklock_core::plan::PlanAnswers;
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader as _,
-    OperationStore, ReadLevel, write_batch, write_levels,
+    OperationStore, ReadLevel, SharedAnswer, write_batch, write_shared,
 };
 use stocklock_core::stock::{
-    Deduction, Fence, Movement, Operation, OperationFilter, OperationId, Quantity, Sku,
+    Deduction, Fence, Movement, Operation, OperationFilter, OperationId, Quantity, Sku, Warehouse,
 };
 
 /// SKU, warehouse.
@@ -44,12 +43,21 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         D::MAX_BATCH
     }
 
+    fn max_in_flight(&self) -> usize {
+        // A server works on one transaction while it commits another. SQLite has one writer.
+        if D::EMBEDDED { 1 } else { 2 }
+    }
+
     async fn write_batch(&self, operations: &[Operation], read_first: bool) -> Vec<BatchAnswer> {
         write_batch(self, operations, read_first).await
     }
 
-    async fn write_levels(&self, operations: &[&Operation]) -> PlanAnswers {
-        write_levels(self, operations).await
+    async fn write_shared(&self, operations: &[Operation], briefly: bool) -> Vec<SharedAnswer> {
+        write_shared(self, operations, briefly).await
+    }
+
+    async fn wait_for_level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<()> {
+        self.wait_for_row(sku, warehouse).await
     }
 
     async fn late_attempt(&self, operation: &Operation, expiry: Expiry) -> Result<LateAttempt> {

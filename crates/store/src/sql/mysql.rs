@@ -34,7 +34,10 @@ impl Dialect for MySqlServer {
         lock_sku: None,
         waits_for_inserts: true,
         lock_rows: " FOR UPDATE",
-        lock_free_rows: " FOR UPDATE NOWAIT",
+        lock_rows_now: " FOR UPDATE NOWAIT",
+        lock_free_rows: " FOR UPDATE SKIP LOCKED",
+        // The optimizer would read all levels if there are few.
+        join_stock: "STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)",
         begin_brief: "BEGIN",
         // A lock wait is bounded in seconds. MySQL waits as long as the session does.
         soon: "/*M! SET STATEMENT max_statement_time = 0.1 FOR */ ",

@@ -47,7 +47,9 @@ impl Dialect for PostgresServer {
         lock_sku: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
         waits_for_inserts: false,
         lock_rows: " FOR UPDATE",
-        lock_free_rows: " FOR UPDATE NOWAIT",
+        lock_rows_now: " FOR UPDATE NOWAIT",
+        lock_free_rows: " FOR UPDATE OF stock SKIP LOCKED",
+        join_stock: "JOIN stock",
         begin_brief: "BEGIN; SET LOCAL lock_timeout = 100",
         soon: "",
         // `now()` is the time at the start of the transaction.

@@ -31,7 +31,7 @@ pub(super) enum RowLocks {
     None,
     /// As long as the session does.
     Waiting,
-    /// Not at all.
+    /// Not at all: those that are locked are left out.
     Free,
     /// At most 100 ms, because others wait for those that are locked already. After [`BRIEF`] not at all.
     Brief,
@@ -40,10 +40,19 @@ pub(super) enum RowLocks {
 /// How long a snapshot may wait for rows while it has locked others, besides the wait for one more.
 const BRIEF: Duration = Duration::from_millis(100);
 
-/// A snapshot; or the level whose row was locked by another transaction for too long.
-pub(super) enum Reading<'a> {
-    Read(Snapshot),
-    Missed(&'a Sku, &'a Warehouse),
+/// A snapshot, without the levels whose rows are locked by other transactions.
+#[derive(Debug, Default)]
+pub(super) struct Reading<'a> {
+    pub(super) snapshot: Snapshot,
+    missed: BTreeSet<(&'a Sku, &'a Warehouse)>,
+}
+
+impl Reading<'_> {
+    /// The place of a line of the operation whose row is locked by another transaction.
+    pub(super) fn missed_line(&self, operation: &Operation) -> Option<usize> {
+        let is_missed = |line: &Line| self.missed.contains(&(&line.sku, &line.warehouse));
+        operation.lines.iter().position(is_missed)
+    }
 }
 
 /// SKU and warehouse of every level that the operations name, in the order in which they are locked.
@@ -59,7 +68,13 @@ pub(super) async fn snapshot<'a, D: Dialect>(
     locks: RowLocks,
 ) -> Result<Reading<'a>> {
     let lines = || operations.iter().flat_map(|operation| &operation.lines);
-    let mut snapshot = Snapshot::default();
+    let mut reading = Reading::default();
+    if locks == RowLocks::Free {
+        lock_free_levels(connection, places(operations), &mut reading).await?;
+        read_rest(connection, operations, &mut reading.snapshot).await?;
+        return Ok(reading);
+    }
+    let snapshot = &mut reading.snapshot;
     let is_set = |line: &&Line| matches!(line.change, Change::Set(_));
     let set: BTreeSet<_> = lines().filter(is_set).map(|line| &line.sku).collect();
     let (mut read, since) = (None, Instant::now());
@@ -69,13 +84,15 @@ pub(super) async fn snapshot<'a, D: Dialect>(
                 RowLocks::None => statements::level(""),
                 RowLocks::Waiting => statements::level(D::WORDS.lock_rows),
                 RowLocks::Brief if since.elapsed() < BRIEF => statements::level_soon(&D::WORDS),
-                RowLocks::Free | RowLocks::Brief => statements::level(D::WORDS.lock_free_rows),
+                RowLocks::Free | RowLocks::Brief => statements::level(D::WORDS.lock_rows_now),
             };
             let place = values![sku.as_str(), warehouse.as_str()];
             let found = connection.fetch(statement, &place).await;
-            let may_miss = matches!(locks, RowLocks::Free | RowLocks::Brief);
-            if may_miss && matches!(&found, Err(error) if stopped_waiting(error)) {
-                return Ok(Reading::Missed(sku, warehouse));
+            let is_brief = locks == RowLocks::Brief;
+            if is_brief && matches!(&found, Err(error) if stopped_waiting(error)) {
+                // The statement may have ended the transaction.
+                reading.missed.insert((sku, warehouse));
+                return Ok(reading);
             }
             let levels = rows::levels(found.map_err(before_commit)?);
             snapshot.levels.extend(levels);
@@ -88,6 +105,47 @@ pub(super) async fn snapshot<'a, D: Dialect>(
             snapshot.levels.extend(lock_levels(connection, sku).await?);
         }
     }
+    read_rest(connection, operations, snapshot).await?;
+    Ok(reading)
+}
+
+/// Locks the levels that no other transaction has locked, and reads them.
+async fn lock_free_levels<'a, D: Dialect>(
+    connection: &mut PooledConnection<D>,
+    places: BTreeSet<(&'a Sku, &'a Warehouse)>,
+    reading: &mut Reading<'a>,
+) -> Result<()> {
+    let names = |(sku, warehouse): &(&'a Sku, &'a Warehouse)| (sku.as_str(), warehouse.as_str());
+    let list = json(places.iter().map(names));
+    let locked = statements::wanted_levels(&D::WORDS, D::WORDS.lock_free_rows);
+    let locked = connection.fetch(locked, &values![&*list]).await;
+    let mut levels = rows::levels(locked.map_err(before_commit)?);
+    levels.sort_unstable_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
+    let has = |levels: &[StockLevel], (sku, warehouse): (&Sku, &Warehouse)| {
+        let order = |level: &StockLevel| (&level.sku, &level.warehouse).cmp(&(sku, warehouse));
+        levels.binary_search_by(order).is_ok()
+    };
+    if levels.len() < places.len() && D::WORDS.lock_free_rows != D::WORDS.lock_rows {
+        // Those that are locked exist, as far as others can see.
+        let list = json(places.iter().filter(|one| !has(&levels, **one)).map(names));
+        let others = statements::wanted_levels(&D::WORDS, "");
+        let others = connection.fetch(others, &values![&*list]).await;
+        let mut others = rows::levels(others.map_err(before_commit)?);
+        others.sort_unstable_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
+        let missed = places.into_iter().filter(|one| has(&others, *one));
+        reading.missed.extend(missed);
+    }
+    reading.snapshot.levels = levels;
+    Ok(())
+}
+
+/// Reads recorded movements and returns, after the levels.
+async fn read_rest<D: Dialect>(
+    connection: &mut PooledConnection<D>,
+    operations: &[Operation],
+    snapshot: &mut Snapshot,
+) -> Result<()> {
+    let lines = operations.iter().flat_map(|operation| &operation.lines);
     // The index of the ledger decides about one operation.
     if operations.len() > 1 {
         snapshot.recorded = Some(recorded_among(connection, operations).await?);
@@ -96,14 +154,14 @@ pub(super) async fn snapshot<'a, D: Dialect>(
         Change::Return(one) => Some(one.sale),
         _ => None,
     };
-    let sales: BTreeSet<_> = lines().filter_map(sale).collect();
+    let sales: BTreeSet<_> = lines.filter_map(sale).collect();
     for sale in sales {
         let returned = returned_units(connection, sale).await?.into_iter();
         let returned = returned.map(|(line, units)| ((sale, line), units));
         snapshot.returned.extend(returned);
     }
-    read_holds(connection, operations, &mut snapshot).await?;
-    Ok(Reading::Read(snapshot))
+    read_holds(connection, operations, snapshot).await?;
+    Ok(())
 }
 
 /// Locks the levels of a SKU, and reads them.

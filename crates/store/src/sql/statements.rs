@@ -22,8 +22,12 @@ pub(crate) struct Words {
     pub(crate) waits_for_inserts: bool,
     /// Follows a query whose rows are locked.
     pub(crate) lock_rows: &'static str,
-    /// The same, if it must not wait for a row.
+    /// The same. It fails if a row is locked.
+    pub(crate) lock_rows_now: &'static str,
+    /// The same for a query on `wanted` and `stock`, without the rows that are locked.
     pub(crate) lock_free_rows: &'static str,
+    /// `JOIN stock`, so that the levels are found by their names.
+    pub(crate) join_stock: &'static str,
     /// Begins a transaction whose statements wait at most 100 ms for a row, if they follow `soon`.
     pub(crate) begin_brief: &'static str,
     /// Before `SELECT`: it waits at most 100 ms for a row, if `begin_brief` does not say so.
@@ -129,6 +133,17 @@ pub(crate) fn level(lock_rows: &str) -> Statement {
 pub(crate) fn level_soon(words: &Words) -> Statement {
     let locking = level(words.lock_rows);
     Statement::built(format!("{}{}", words.soon, locking.text.as_str()))
+}
+
+/// Reads the levels whose names are in a list: see [`Words::wanted`].
+pub(crate) fn wanted_levels(words: &Words, lock_rows: &str) -> Statement {
+    let Words {
+        wanted, join_stock, ..
+    } = words;
+    Statement::built(format!(
+        "SELECT {LEVEL_COLUMNS} FROM {wanted} {join_stock}
+            ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2{lock_rows}"
+    ))
 }
 
 /// Reads the levels of a SKU.

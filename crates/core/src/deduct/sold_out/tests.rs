@@ -11,12 +11,19 @@ fn sold(remaining: i64) -> AttemptOutcome {
     AttemptOutcome::Deducted { remaining }
 }
 
+impl SoldOut {
+    fn answer(&self, mut sending: Sending, answers: &[BatchAnswer]) {
+        answers.iter().for_each(|answer| sending.saw(answer));
+        self.answered(sending);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn age_counts_from_before_the_batch_was_sent() {
     let (sold_out, one) = (SoldOut::default(), Deduction::sample("a"));
     let sending = sold_out.sending(&one.clone().into());
     tokio::time::advance(MAX_AGE / 2).await;
-    sold_out.answered(sending, &[Ok(short(0))]);
+    sold_out.answer(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), Some(0));
     assert_eq!(sold_out.available(&Deduction::sample("b")), None);
     tokio::time::advance(MAX_AGE / 2).await;
@@ -26,7 +33,7 @@ async fn age_counts_from_before_the_batch_was_sent() {
     // A batch that takes longer is too old when it ends.
     let sending = sold_out.sending(&one.clone().into());
     tokio::time::advance(2 * MAX_AGE).await;
-    sold_out.answered(sending, &[Ok(short(0))]);
+    sold_out.answer(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), None);
 }
 
@@ -37,10 +44,10 @@ async fn batch_sent_before_a_change_ended_is_not_remembered() {
     // The batch reads the level; a unit is added; the answer of the batch arrives.
     let sending = sold_out.sending(&one.clone().into());
     restock();
-    sold_out.answered(sending, &[Ok(short(0))]);
+    sold_out.answer(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), None);
     // The same in the other order.
-    sold_out.answered(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
+    sold_out.answer(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
     assert!(sold_out.sending(&one.clone().into()).was_sold_out);
     restock();
     assert_eq!(sold_out.available(&one), None);
@@ -67,7 +74,7 @@ async fn last_answer_decides_whether_a_level_is_sold_out() {
     ] {
         let mut answers: Vec<_> = outcomes.into_iter().map(Ok).collect();
         answers.push(Err(StoreError::outcome_unknown("cut")));
-        sold_out.answered(sold_out.sending(&one.clone().into()), &answers);
+        sold_out.answer(sold_out.sending(&one.clone().into()), &answers);
         assert_eq!(sold_out.available(&one), expected, "{answers:?}");
     }
 }
@@ -81,7 +88,7 @@ async fn number_of_levels_is_bounded() {
     };
     let sell_out = |number| {
         let one = Deduction::sample(&format!("sku-{number}"));
-        sold_out.answered(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
+        sold_out.answer(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
     };
     (0..4 * SHARDS * MAX_LEVELS).for_each(sell_out);
     assert_eq!(remembered(), SHARDS * MAX_LEVELS);

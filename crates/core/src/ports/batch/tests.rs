@@ -44,6 +44,14 @@ impl BatchStore for Refusing {
         Ok(sold())
     }
 
+    async fn attempt_free(
+        &self,
+        _: &[Operation],
+        _: bool,
+    ) -> Result<(Vec<Option<usize>>, BatchAttempt), StoreError> {
+        unreachable!("one level")
+    }
+
     async fn write_free_levels(
         &self,
         _: &Plan<'_>,

@@ -1,16 +1,18 @@
 //! Every schedule of two batches of two deductions, of two replicas; of one level, or of two.
 //!
-//! The queue is left out, so that both batches always have two members. Scenarios with `GroupCommit`
-//! explore it with the rest of the service.
+//! The scheduler is left out, so that both batches always have two members. `scheduled` explores it.
 
 use std::collections::BTreeSet;
-use std::slice;
+use std::sync::Arc;
+use std::{mem, slice};
 
 use anyhow::ensure;
 use rstest::rstest;
+use stocklock_core::deduct::Scheduler;
 use stocklock_core::model::{Faults, MemoryStore, Task, World};
 use stocklock_core::ports::{
-    AttemptOutcome, BatchAnswer, LateAttempt, LedgerReader, OperationStore, StoreError,
+    AttemptOutcome, BatchAnswer, LateAttempt, LedgerReader, OperationStore, SharedAnswer,
+    StoreError,
 };
 use stocklock_core::stock::{Operation, OperationId};
 use stocklock_core::strategy::Strategy::GroupCommit;
@@ -20,7 +22,7 @@ use super::requests::{SKU, deduction, sku};
 
 /// What a buyer knows in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
+pub(super) enum Known {
     /// The ledger has this operation.
     Sold(OperationId),
     /// The ledger does not have the buyer's operation, and never will.
@@ -32,25 +34,44 @@ enum Known {
 type Answers = Vec<(OperationId, Known)>;
 
 /// How a replica makes its deductions.
-#[derive(Debug, Clone, Copy)]
-enum Way {
+#[derive(Debug, Clone)]
+pub(super) enum Way {
     /// In one batch of one level.
     Batch { read_first: bool },
     /// The levels in one transaction. Those that are refused, each by itself.
     Merged,
+    /// Through a scheduler.
+    Scheduled(Arc<Scheduler>),
 }
 
 impl Way {
-    async fn attempt(self, store: &MemoryStore, operations: &[Operation]) -> Vec<BatchAnswer> {
-        if let Self::Batch { read_first } = self {
-            return store.write_batch(operations, read_first).await;
-        }
-        let all: Vec<_> = operations.iter().collect();
+    async fn attempt(&self, store: &MemoryStore, operations: &[Operation]) -> Vec<BatchAnswer> {
         let mut answers = Vec::new();
-        for (operation, merged) in operations.iter().zip(store.write_levels(&all).await) {
-            match merged {
-                Some(merged) => answers.push(merged),
-                None => answers.extend(store.write_batch(slice::from_ref(operation), false).await),
+        match self {
+            Self::Batch { read_first } => {
+                return store.write_batch(operations, *read_first).await;
+            }
+            Self::Merged => {}
+            Self::Scheduled(scheduler) => {
+                for operation in operations {
+                    answers.push(scheduler.attempt(operation.clone()).await);
+                }
+                return answers;
+            }
+        }
+        let shared = store.write_shared(operations, false).await;
+        for (operation, shared) in operations.iter().zip(shared) {
+            match shared {
+                SharedAnswer::Made(answer) => answers.push(answer),
+                _ if operation.lines.len() == 1 => {
+                    answers.extend(store.write_batch(slice::from_ref(operation), false).await);
+                }
+                _ => match &mut store.write_shared(slice::from_ref(operation), true).await[..] {
+                    [SharedAnswer::Made(answer)] => {
+                        answers.push(mem::replace(answer, Ok(AttemptOutcome::Conflict)));
+                    }
+                    other => panic!("it waits for its rows: {other:?}"),
+                },
             }
         }
         answers
@@ -58,7 +79,7 @@ impl Way {
 }
 
 /// Attempts each deduction until its outcome is known, at most six times.
-async fn buy_all(store: MemoryStore, batch: Vec<Operation>, way: Way) -> Answers {
+pub(super) async fn buy(store: MemoryStore, batch: Vec<Operation>, way: Way) -> Answers {
     let mut known = Vec::new();
     let mut left: Vec<_> = batch.into_iter().map(|order| (order, None)).collect();
     for _ in 0..6 {
@@ -224,7 +245,7 @@ fn orders_are_made_with_all_lines_or_none(
 }
 
 /// Takes one unit of each SKU.
-fn order(names: &str, key: Option<&str>) -> Operation {
+pub(super) fn order(names: &str, key: Option<&str>) -> Operation {
     let lines = names.split(' ').map(|name| {
         let one = Operation::from(deduction(&sku(name), key, GroupCommit));
         one.lines.into_iter().next().expect("a line")
@@ -261,7 +282,7 @@ fn explore(replicas: Replicas, stock: i64, faults: Faults, way: Way) {
             let tasks = replicas.map(|members| {
                 let orders = members.iter();
                 let orders = orders.map(|(names, key)| order(names, *key));
-                let answers = buy_all(state.clone(), orders.collect(), way);
+                let answers = buy(state.clone(), orders.collect(), way.clone());
                 Box::pin(answers) as Task<Answers>
             });
             World {

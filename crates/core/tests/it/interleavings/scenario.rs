@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use async_trait::async_trait;
 use stocklock_core::deduct::{
-    Counters, DeductionContext, DeductionRun, GroupQueue, RetryPolicy, Sleep,
+    Counters, DeductionContext, DeductionRun, RetryPolicy, Scheduler, Sleep,
 };
 use stocklock_core::model::{
     Decisions, Failure, Faults, MemoryStore, ModelCounter, ModelLock, Task, World, WriteCondition,
@@ -260,11 +260,7 @@ impl Scenario {
                 )
             })
             .map(|(store, policy)| DeductionContext {
-                groups: GroupQueue::new(
-                    Arc::clone(&store) as _,
-                    &policy,
-                    Arc::new(decisions.clone()),
-                ),
+                scheduler: scheduler(decisions, &store, &policy),
                 store,
                 mutexes: self.mutexes(),
                 counters: Some(Arc::new(Counters::new(Arc::new(counter.clone())))),
@@ -363,6 +359,16 @@ impl Scenario {
 pub(super) fn died() -> Result<Deducted, StockError> {
     let source = "the process died".into();
     Err(StockError::OutcomeUnknown { source })
+}
+
+/// The scheduler of one process.
+pub(super) fn scheduler(
+    decisions: &Decisions,
+    store: &MemoryStore,
+    policy: &RetryPolicy,
+) -> Arc<Scheduler> {
+    let store = Arc::new(store.clone());
+    Scheduler::new(store, policy, Arc::new(decisions.clone()))
 }
 
 /// A policy whose pauses take no time. `as_step`: each is a step of the schedule.

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, WritePool};
+use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service;
 use stocklock_core::model::{
     Decisions, Explorer, Faults, MemoryStore, Task, World, mortal, yield_once,
@@ -176,7 +176,11 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
         Box::pin(answer) as Task<Answer>
     });
     let mut tasks: Vec<_> = buyers.collect();
-    let policy = policy(scenario.max_attempts, false);
+    let service = (
+        store.clone(),
+        Arc::clone(&contexts[0].scheduler),
+        policy(scenario.max_attempts, false),
+    );
     for _ in 0..decisions.choose(3) {
         let (sku, warehouse) = levels[decisions.choose(level_count)].clone();
         let by = adjustment([-1, 1, 2][decisions.choose(3)]);
@@ -185,10 +189,10 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
             warehouse,
             ..by
         };
-        tasks.push(Box::pin(adjust(store.clone(), policy.clone(), adjustment)));
+        tasks.push(Box::pin(adjust(service.clone(), adjustment)));
     }
     for _ in 0..decisions.choose(3) {
-        let taken = take_back(store.clone(), policy.clone(), decisions.clone());
+        let taken = take_back(service.clone(), decisions.clone());
         tasks.push(Box::pin(taken));
     }
     for _ in 0..pauses {
@@ -260,14 +264,17 @@ async fn buy(
     answer
 }
 
-async fn adjust(store: MemoryStore, policy: RetryPolicy, change: Adjustment) -> Answer {
+/// The store, the scheduler and the policy of one process.
+type Service = (MemoryStore, Arc<Scheduler>, RetryPolicy);
+
+async fn adjust((store, scheduler, policy): Service, change: Adjustment) -> Answer {
     let operation = change.operation;
-    let adjusted = level_service::change(&store, &policy, &change.into()).await;
+    let adjusted = level_service::change(&store, &scheduler, &policy, &change.into()).await;
     (operation, adjusted.map(|_| None))
 }
 
 /// Takes units of a sale back, if there is one after some steps.
-async fn take_back(store: MemoryStore, policy: RetryPolicy, decisions: Decisions) -> Answer {
+async fn take_back((store, scheduler, policy): Service, decisions: Decisions) -> Answer {
     let operation = OperationId::mint();
     for _ in 0..20 {
         yield_once().await;
@@ -288,6 +295,6 @@ async fn take_back(store: MemoryStore, policy: RetryPolicy, decisions: Decisions
         deadline: Instant::now(),
     };
     let reversal = reversal.of_sale(vec![sale.clone()]).expect("a sale");
-    let reversed = level_service::change(&store, &policy, &reversal).await;
+    let reversed = level_service::change(&store, &scheduler, &policy, &reversal).await;
     (operation, reversed.map(|_| None))
 }

@@ -1,0 +1,323 @@
+//! The operations that wait, and which of them come next.
+//!
+//! Each level has a queue in the order of arrival. An operation is in the queues of all of its levels. It is
+//! ready if it is the first in each of them, and no batch has claimed one of them. A batch takes what is ready,
+//! oldest first; what was behind becomes ready while the batch is put together. So no operation overtakes an
+//! older one of the same level, and the work for a batch depends on its size, not on how many wait.
+//!
+//! Here is no I/O, no task and no clock.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::ports::BatchAnswer;
+use crate::stock::{Change, Operation, Sku, Warehouse};
+
+/// The maximum number of levels in a batch.
+const MAX_LEVELS: usize = 128;
+
+/// While fewer levels are claimed, a batch of one level needs no transaction that others could share: it has
+/// one of its own, which can wait for its row.
+pub(super) const ALONE: usize = 4;
+
+/// After so many misses, an operation has a batch of its own.
+pub(super) const MISSES: u32 = 2;
+
+/// The number of a level, as long as it has a queue or is claimed.
+pub(super) type Number = usize;
+
+/// The order of arrival.
+type Age = u64;
+
+/// An operation that waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) operation: Operation,
+    pub(super) caller: Caller,
+}
+
+/// Who waits for an operation, and its place in the queues.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) answer: oneshot::Sender<BatchAnswer>,
+    pub(super) since: Instant,
+    /// How often a row of it was locked.
+    pub(super) misses: u32,
+    /// Its levels, each once.
+    pub(super) levels: Vec<Number>,
+    /// The place of its first level in the batch that has taken it.
+    pub(super) place: usize,
+    age: Age,
+    /// In how many of its levels another operation is before it, or a batch is in flight.
+    behind: usize,
+}
+
+/// Operations that are made together.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The levels that it claims.
+    pub(super) levels: Vec<Number>,
+    pub(super) operations: Vec<Waiting>,
+    /// Whether it counts as a transaction that others could have shared.
+    pub(super) counts: bool,
+    /// The name of the strategy, which all deductions of a write have in common.
+    strategy: Option<&'static str>,
+}
+
+#[derive(Debug)]
+pub(super) struct Queues {
+    max_lines: usize,
+    max_in_flight: usize,
+    numbers: HashMap<(Sku, Warehouse), Number>,
+    levels: Vec<Level>,
+    unused: Vec<Number>,
+    waiting: HashMap<Age, Waiting>,
+    ready: BTreeSet<Age>,
+    last_age: Age,
+    /// How many levels are claimed.
+    claimed: usize,
+    /// How many batches are in flight that count.
+    in_flight: usize,
+}
+
+#[derive(Debug)]
+struct Level {
+    name: (Sku, Warehouse),
+    queue: VecDeque<Age>,
+    is_claimed: bool,
+    /// Its place in the batch that claims it.
+    place: usize,
+}
+
+impl Caller {
+    pub(super) fn new(answer: oneshot::Sender<BatchAnswer>) -> Self {
+        Self {
+            answer,
+            since: Instant::now(),
+            misses: 0,
+            levels: Vec::new(),
+            place: 0,
+            age: 0,
+            behind: 0,
+        }
+    }
+}
+
+impl Waiting {
+    /// Whether it shares no batch: it has met locked rows too often, or it locks all levels of its SKU.
+    fn is_apart(&self) -> bool {
+        let mut lines = self.operation.lines.iter();
+        self.caller.misses >= MISSES || lines.any(|line| matches!(line.change, Change::Set(_)))
+    }
+}
+
+impl Queues {
+    /// At most `max_in_flight` batches count at a time. A batch has at most `max_lines` lines.
+    pub(super) fn new(max_lines: usize, max_in_flight: usize) -> Self {
+        Self {
+            max_lines,
+            max_in_flight,
+            numbers: HashMap::new(),
+            levels: Vec::new(),
+            unused: Vec::new(),
+            waiting: HashMap::new(),
+            ready: BTreeSet::new(),
+            last_age: 0,
+            claimed: 0,
+            in_flight: 0,
+        }
+    }
+
+    /// Adds an operation behind all others.
+    pub(super) fn push(&mut self, operation: Operation, mut caller: Caller) {
+        self.last_age += 1;
+        caller.age = self.last_age;
+        self.put_back(Waiting { operation, caller });
+    }
+
+    /// Adds an operation that was taken before, at its old place.
+    pub(super) fn put_back(&mut self, mut waiting: Waiting) {
+        let Waiting { operation, caller } = &mut waiting;
+        (caller.behind, caller.levels) = (0, Vec::with_capacity(operation.lines.len()));
+        let age = caller.age;
+        for line in &operation.lines {
+            let number = self.number((&line.sku, &line.warehouse));
+            let level = &mut self.levels[number];
+            let Err(place) = level.queue.binary_search(&age) else {
+                // It names the level twice.
+                continue;
+            };
+            let overtaken = level.queue.front().copied().filter(|_| place == 0);
+            level.queue.insert(place, age);
+            let is_behind = place > 0 || level.is_claimed;
+            caller.behind += usize::from(is_behind);
+            caller.levels.push(number);
+            if let Some(overtaken) = overtaken.filter(|_| !is_behind) {
+                self.block(overtaken);
+            }
+        }
+        if caller.behind == 0 {
+            self.ready.insert(age);
+        }
+        self.waiting.insert(age, waiting);
+    }
+
+    /// The next batch, whose levels are claimed then.
+    pub(super) fn take(&mut self) -> Option<Batch> {
+        let has_slot = self.in_flight < self.max_in_flight;
+        let is_quiet = self.claimed < ALONE;
+        let max_levels = match (has_slot, is_quiet) {
+            (true, _) => MAX_LEVELS,
+            (false, true) => 1,
+            (false, false) => return None,
+        };
+        let (mut batch, mut lines, mut is_apart) = (Batch::default(), 0, false);
+        while let Some(age) = self.ready.first().copied() {
+            let next = &self.waiting[&age];
+            let new = next.caller.levels.iter();
+            let new = new.filter(|number| !self.is_in(&batch, **number)).count();
+            lines += next.operation.lines.len();
+            let fits = batch.operations.is_empty()
+                || lines <= self.max_lines
+                    && !next.is_apart()
+                    && (next.operation.strategy.zip(batch.strategy)).is_none_or(|(a, b)| a == b);
+            if is_apart || !fits || batch.levels.len() + new > max_levels {
+                // Those behind it wait too: nothing overtakes it.
+                break;
+            }
+            is_apart = next.is_apart();
+            self.ready.remove(&age);
+            self.move_to(&mut batch, age);
+        }
+        if batch.operations.is_empty() {
+            return None;
+        }
+        for number in &batch.levels {
+            let level = &mut self.levels[*number];
+            level.is_claimed = true;
+            if let Some(next) = level.queue.front().copied() {
+                self.block(next);
+            }
+        }
+        self.claimed += batch.levels.len();
+        batch.counts = !is_apart && (batch.levels.len() > 1 || !is_quiet);
+        self.in_flight += usize::from(batch.counts);
+        Some(batch)
+    }
+
+    /// Moves an operation that is ready to the batch. Those behind it may become ready.
+    fn move_to(&mut self, batch: &mut Batch, age: Age) {
+        let mut waiting = self.waiting.remove(&age).expect("it waits");
+        for number in &waiting.caller.levels {
+            if !self.is_in(batch, *number) {
+                self.levels[*number].place = batch.levels.len();
+                batch.levels.push(*number);
+            }
+            let queue = &mut self.levels[*number].queue;
+            queue.pop_front();
+            if let Some(next) = queue.front().copied() {
+                self.unblock(next);
+            }
+        }
+        waiting.caller.place = self.levels[waiting.caller.levels[0]].place;
+        batch.strategy = batch.strategy.or(waiting.operation.strategy);
+        batch.operations.push(waiting);
+    }
+
+    fn is_in(&self, batch: &Batch, number: Number) -> bool {
+        batch.levels.get(self.levels[number].place) == Some(&number)
+    }
+
+    /// The level is no longer claimed.
+    pub(super) fn release(&mut self, number: Number) {
+        let level = &mut self.levels[number];
+        level.is_claimed = false;
+        self.claimed -= 1;
+        match level.queue.front().copied() {
+            Some(next) => self.unblock(next),
+            None => self.retire(number),
+        }
+    }
+
+    /// A batch that counted no longer does.
+    pub(super) fn end_count(&mut self) {
+        self.in_flight -= 1;
+    }
+
+    /// The oldest operation that could be taken, if it waits since before `time`: removed.
+    pub(super) fn pop_ready_before(&mut self, time: Instant) -> Option<Waiting> {
+        let age = *self.ready.first()?;
+        (self.waiting[&age].caller.since <= time).then(|| self.remove(age))
+    }
+
+    /// The first operation of a level's queue, if it waits since before `time`: removed.
+    pub(super) fn pop_before(&mut self, number: Number, time: Instant) -> Option<Waiting> {
+        let age = *self.levels[number].queue.front()?;
+        (self.waiting[&age].caller.since <= time).then(|| self.remove(age))
+    }
+
+    fn remove(&mut self, age: Age) -> Waiting {
+        self.ready.remove(&age);
+        let waiting = self.waiting.remove(&age).expect("it waits");
+        for number in &waiting.caller.levels {
+            let level = &mut self.levels[*number];
+            let place = level.queue.binary_search(&age).expect("it is in the queue");
+            level.queue.remove(place);
+            let next = level.queue.front().copied();
+            match next.filter(|_| place == 0) {
+                _ if level.is_claimed => {}
+                Some(next) => self.unblock(next),
+                None if level.queue.is_empty() => self.retire(*number),
+                None => {}
+            }
+        }
+        waiting
+    }
+
+    /// The number of a level that is claimed or has a queue; otherwise a new one.
+    pub(super) fn number(&mut self, (sku, warehouse): (&Sku, &Warehouse)) -> Number {
+        let name = (sku.clone(), warehouse.clone());
+        if let Some(number) = self.numbers.get(&name) {
+            return *number;
+        }
+        let number = self.unused.pop().unwrap_or(self.levels.len());
+        self.numbers.insert(name.clone(), number);
+        if let Some(level) = self.levels.get_mut(number) {
+            level.name = name;
+        } else {
+            self.levels.push(Level {
+                name,
+                queue: VecDeque::new(),
+                is_claimed: false,
+                place: 0,
+            });
+        }
+        number
+    }
+
+    fn retire(&mut self, number: Number) {
+        self.numbers.remove(&self.levels[number].name);
+        self.unused.push(number);
+    }
+
+    fn block(&mut self, age: Age) {
+        let caller = &mut self.waiting.get_mut(&age).expect("it waits").caller;
+        if caller.behind == 0 {
+            self.ready.remove(&age);
+        }
+        caller.behind += 1;
+    }
+
+    fn unblock(&mut self, age: Age) {
+        let caller = &mut self.waiting.get_mut(&age).expect("it waits").caller;
+        caller.behind -= 1;
+        if caller.behind == 0 {
+            self.ready.insert(age);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Makes operations of several levels in one transaction, which waits for no row.
+//!
+//! If all are deductions of one line, nothing is read. A level whose row is locked, or that has too few units,
+//! is left out; so is one of which the ledger has an operation. Otherwise the rows that are free are locked, and
+//! the operations that miss none are planned. What is left out is made by another attempt.
+//!
+//! Levels are locked in any order. No deadlock follows from that, because no lock is waited for.
+
+use std::collections::HashSet;
+use std::error::Error as _;
+use std::sync::Once;
+
+use tokio::time::Instant;
+
+use super::{AttemptOutcome, BatchAnswer, BatchAttempt, BatchStore, StoreError};
+use crate::plan::{Plan, Recorded};
+use crate::stock::{Operation, Sku, Warehouse};
+
+/// How often deductions are sent: again without the levels whose operations the ledger has.
+const ATTEMPTS: u32 = 2;
+
+/// What a transaction of several levels made of an operation.
+#[derive(Debug)]
+pub enum SharedAnswer {
+    /// Its answer.
+    Made(BatchAnswer),
+    /// It was not made: another transaction has locked the row of this line.
+    Missed(usize),
+    /// It was not made: an attempt without the others decides.
+    Apart,
+}
+
+/// Makes operations of several levels.
+pub async fn write_shared<S: BatchStore>(
+    store: &S,
+    operations: &[Operation],
+    briefly: bool,
+) -> Vec<SharedAnswer> {
+    let mut all = operations.iter();
+    if all.all(|operation| operation.as_deduction().is_some()) {
+        deduct(store, operations).await
+    } else {
+        lock_and_write(store, operations, briefly).await
+    }
+}
+
+/// Locks the rows, reads, plans, and writes.
+async fn lock_and_write<S: BatchStore>(
+    store: &S,
+    operations: &[Operation],
+    briefly: bool,
+) -> Vec<SharedAnswer> {
+    let is_alone = operations.len() == 1;
+    let (missed, attempt) = match store.attempt_free(operations, briefly).await {
+        Ok(attempt) => attempt,
+        Err(error) if !is_alone && may_be_of_one(&error) => {
+            log(&error);
+            return operations.iter().map(|_| SharedAnswer::Apart).collect();
+        }
+        Err(error) => return failed(operations, error),
+    };
+    let answers = match attempt {
+        BatchAttempt::Answered(answers) => answers,
+        BatchAttempt::Duplicate if is_alone => vec![Ok(AttemptOutcome::Duplicate)],
+        BatchAttempt::Conflict if is_alone => vec![Ok(AttemptOutcome::Conflict)],
+        BatchAttempt::Duplicate | BatchAttempt::Conflict | BatchAttempt::Alone => Vec::new(),
+    };
+    let mut answers = answers.into_iter();
+    let answer = |line: Option<usize>| match line {
+        Some(line) => SharedAnswer::Missed(line),
+        None => answers
+            .next()
+            .map_or(SharedAnswer::Apart, SharedAnswer::Made),
+    };
+    missed.into_iter().map(answer).collect()
+}
+
+/// Makes deductions of one line without a snapshot.
+async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<SharedAnswer> {
+    let mut left_out = HashSet::new();
+    for _ in 0..ATTEMPTS {
+        let is_chosen = |operation: &&Operation| !left_out.contains(&level(operation));
+        let plan = Plan::unread(operations.iter().filter(is_chosen), Instant::now());
+        let answers = match store.write_free_levels(&plan).await {
+            Ok(Some(available)) => plan.committed(&available),
+            Ok(None) => {
+                let before = left_out.len();
+                match recorded_levels(store, operations).await {
+                    Ok(recorded) => left_out.extend(recorded),
+                    Err(error) => {
+                        log(&error);
+                        break;
+                    }
+                }
+                if left_out.len() == before {
+                    // Whatever the index has refused is gone, or is not of these operations.
+                    break;
+                }
+                continue;
+            }
+            Err(error) if may_be_of_one(&error) => {
+                log(&error);
+                break;
+            }
+            Err(error) => plan.failed(error).into_iter().map(Some).collect(),
+        };
+        let mut answers = answers.into_iter();
+        let answer = |operation: &Operation| {
+            let answer = is_chosen(&operation).then(|| answers.next());
+            let answer = answer.flatten().flatten();
+            answer.map_or(SharedAnswer::Apart, SharedAnswer::Made)
+        };
+        return operations.iter().map(answer).collect();
+    }
+    operations.iter().map(|_| SharedAnswer::Apart).collect()
+}
+
+/// The levels of the operations that the ledger has.
+async fn recorded_levels<'a, S: BatchStore>(
+    store: &S,
+    operations: &'a [Operation],
+) -> Result<Vec<(&'a Sku, &'a Warehouse)>, StoreError> {
+    let all: Vec<_> = operations.iter().collect();
+    let found = store.recorded_among(&all).await?;
+    let recorded = Recorded::new(&found);
+    let operations = operations.iter();
+    let recorded = operations.filter(|one| recorded.find(one).is_some());
+    Ok(recorded.map(level).collect())
+}
+
+/// The level of an operation of one line.
+fn level(operation: &Operation) -> (&Sku, &Warehouse) {
+    let line = operation.first();
+    (&line.sku, &line.warehouse)
+}
+
+/// Whether the cause may be one row, one key or one SKU's share of the connections.
+fn may_be_of_one(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Aborted(_)
+            | StoreError::LockWait(_)
+            | StoreError::TooSlow(_)
+            | StoreError::KeyInFlight(_)
+            | StoreError::Exhausted
+            | StoreError::Unexpected(_)
+            | StoreError::Bug(_)
+    )
+}
+
+fn failed(operations: &[Operation], mut error: StoreError) -> Vec<SharedAnswer> {
+    let answer = |_| SharedAnswer::Made(Err(error.share()));
+    operations.iter().map(answer).collect()
+}
+
+/// A defect is a warning once. If it is of one row, the request concerned reports it each time.
+fn log(error: &StoreError) {
+    static DEFECT: Once = Once::new();
+    let cause = error.source().map(ToString::to_string);
+    if matches!(error, StoreError::Bug(_)) {
+        DEFECT.call_once(|| {
+            tracing::warn!(%error, cause, "operations of several levels are made apart");
+        });
+    }
+    tracing::debug!(%error, cause, "operations of several levels are made apart");
+}
