@@ -156,7 +156,7 @@ async fn restock_by_the_same_replica_is_sold_at_once(
     assert_eq!(app.audit("a").await["consistent"], true);
 }
 
-/// The answer that found the level sold out arrives after the unit was added.
+/// The answer that finds the level sold out is late. The unit that is added meanwhile waits for it.
 #[rstest]
 #[tokio::test]
 async fn late_answer_hides_no_restock(#[values(Mysql, Postgres)] backend: Backend) {
@@ -173,8 +173,9 @@ async fn late_answer_hides_no_restock(#[values(Mysql, Postgres)] backend: Backen
     let restocked = async {
         hold.held().await;
         let added = json!({"delta": 1, "reason": "count"});
-        send(app.adjust(0, "late-answer", &added)).await.ok();
-        drop(hold);
+        let let_go = async { drop(hold) };
+        let (added, ()) = tokio::join!(send(app.adjust(0, "late-answer", &added)), let_go);
+        added.ok();
     };
     tokio::join!(refused, restocked);
     take().await.ok();

@@ -158,9 +158,9 @@ async fn unknown_level_change_advises_to_read_the_level_again(
 /// Cuts the commit of an order that has a line of `lost`.
 fn arm_for_order(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
     match (subject.backend, cut) {
-        // A call writes the levels, as JSON, and commits.
-        (Backend::Mysql, Cut::Before) => subject.proxy.cut_before(b"\"lost\"", 1),
-        (Backend::Mysql, Cut::After) => subject.proxy.cut_after(b"\"lost\"", 1),
+        // A call writes the levels, as JSON with their numbers, and commits.
+        (Backend::Mysql, Cut::Before) => subject.proxy.cut_before(b"1,\"lost\"", 1),
+        (Backend::Mysql, Cut::After) => subject.proxy.cut_after(b"1,\"lost\"", 1),
         _ => cut.arm(subject),
     }
 }

@@ -1,8 +1,8 @@
 //! The levels that this replica knows to be sold out, so that it can refuse without the database.
 //!
 //! Guarantees: a level counts as sold out for at most [`MAX_AGE`] after the batch was sent that found
-//! no unit available. A change of the level by this replica ends that at once: a batch that was sent
-//! before the end of the change is not remembered after it. At most [`SHARDS`] times [`MAX_LEVELS`]
+//! no unit available. A change of the level by this replica ends that at once: no batch of the level is in
+//! flight while it is made. At most [`SHARDS`] times [`MAX_LEVELS`]
 //! levels are remembered.
 //!
 //! Units on back order count as available, so a level that can be sold beyond zero is not sold out.
@@ -38,12 +38,7 @@ pub struct SoldOut {
 }
 
 /// Some of the levels.
-#[derive(Debug, Default)]
-struct Shard {
-    /// How many changes of its levels have ended.
-    changes: u64,
-    levels: HashMap<Level, Found>,
-}
+type Shard = HashMap<Level, Found>;
 
 /// A batch that found the level sold out.
 #[derive(Debug)]
@@ -63,8 +58,6 @@ impl Found {
 pub(super) struct Sending {
     level: Level,
     sent: Instant,
-    /// The changes of the shard that had ended before.
-    changes: u64,
     /// Whether the last batch found the level sold out, even if that was long ago.
     pub(super) was_sold_out: bool,
     /// The units that were available after the last answer that says so. After a sale, some are assumed.
@@ -99,7 +92,7 @@ impl SoldOut {
     pub(crate) fn available(&self, deduction: &Deduction) -> Option<i64> {
         let level = (deduction.sku.clone(), deduction.warehouse.clone());
         let shard = self.shard(&level);
-        let found = shard.levels.get(&level).filter(|found| found.is_recent())?;
+        let found = shard.get(&level).filter(|found| found.is_recent())?;
         Some(found.available)
     }
 
@@ -107,13 +100,10 @@ impl SoldOut {
     pub(super) fn sending(&self, first: &Operation) -> Sending {
         let line = first.first();
         let level = (line.sku.clone(), line.warehouse.clone());
-        let shard = self.shard(&level);
-        let (changes, was_sold_out) = (shard.changes, shard.levels.contains_key(&level));
-        drop(shard);
+        let was_sold_out = self.shard(&level).contains_key(&level);
         Sending {
             level,
             sent: Instant::now(),
-            changes,
             was_sold_out,
             available: None,
         }
@@ -123,31 +113,25 @@ impl SoldOut {
     pub(super) fn answered(&self, sending: Sending) {
         match sending.available {
             Some(available) if available <= 0 => self.remember(sending, available),
-            Some(_) => drop(self.shard(&sending.level).levels.remove(&sending.level)),
+            Some(_) => drop(self.shard(&sending.level).remove(&sending.level)),
             None => {}
         }
     }
 
     fn remember(&self, sending: Sending, available: i64) {
         let mut shard = self.shard(&sending.level);
-        if shard.changes != sending.changes {
-            // The batch may have read the level before that change.
-            return;
-        }
-        shard.levels.remove(&sending.level);
-        shard.levels.retain(|_, found| found.is_recent());
-        if shard.levels.len() < MAX_LEVELS {
+        shard.remove(&sending.level);
+        shard.retain(|_, found| found.is_recent());
+        if shard.len() < MAX_LEVELS {
             let sent = sending.sent;
             let found = Found { available, sent };
-            shard.levels.insert(sending.level, found);
+            shard.insert(sending.level, found);
         }
     }
 
     /// Call this after each change of a level, before its caller is answered.
     pub(crate) fn forget(&self, level: &(Sku, Warehouse)) {
-        let mut shard = self.shard(level);
-        shard.changes += 1;
-        shard.levels.remove(level);
+        self.shard(level).remove(level);
     }
 
     fn shard(&self, level: &Level) -> MutexGuard<'_, Shard> {

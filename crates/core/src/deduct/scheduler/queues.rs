@@ -8,6 +8,7 @@
 //! Here is no I/O, no task and no clock.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::mem;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -80,6 +81,8 @@ pub(super) struct Queues {
     claimed: usize,
     /// How many batches are in flight that count.
     in_flight: usize,
+    /// Whether a task is about to take what is ready.
+    is_starting: bool,
 }
 
 #[derive(Debug)]
@@ -127,6 +130,7 @@ impl Queues {
             last_age: 0,
             claimed: 0,
             in_flight: 0,
+            is_starting: false,
         }
     }
 
@@ -164,6 +168,16 @@ impl Queues {
         self.waiting.insert(age, waiting);
     }
 
+    /// Whether the caller must start a task that takes what is ready: no other one is about to.
+    pub(super) fn begin_start(&mut self) -> bool {
+        let can_start = self.in_flight < self.max_in_flight || self.claimed < ALONE;
+        can_start && !self.ready.is_empty() && !mem::replace(&mut self.is_starting, true)
+    }
+
+    pub(super) fn end_start(&mut self) {
+        self.is_starting = false;
+    }
+
     /// The next batch, whose levels are claimed then.
     pub(super) fn take(&mut self) -> Option<Batch> {
         let has_slot = self.in_flight < self.max_in_flight;
@@ -174,7 +188,7 @@ impl Queues {
             (false, false) => return None,
         };
         let (mut batch, mut lines, mut is_apart) = (Batch::default(), 0, false);
-        while let Some(age) = self.ready.first().copied() {
+        while let Some(age) = self.next(&batch, max_levels) {
             let next = &self.waiting[&age];
             let new = next.caller.levels.iter();
             let new = new.filter(|number| !self.is_in(&batch, **number)).count();
@@ -205,6 +219,15 @@ impl Queues {
         batch.counts = !is_apart && (batch.levels.len() > 1 || !is_quiet);
         self.in_flight += usize::from(batch.counts);
         Some(batch)
+    }
+
+    /// The operation that is next, if it is ready. In a batch of one level, the next one of that.
+    fn next(&self, batch: &Batch, max_levels: usize) -> Option<Age> {
+        if max_levels > 1 || batch.levels.is_empty() {
+            return self.ready.first().copied();
+        }
+        let next = self.levels[batch.levels[0]].queue.front();
+        next.copied().filter(|age| self.ready.contains(age))
     }
 
     /// Moves an operation that is ready to the batch. Those behind it may become ready.

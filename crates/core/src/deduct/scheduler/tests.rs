@@ -1,134 +1,19 @@
-//! Tests of what shares a transaction, with a store whose calls end when the test lets them.
+//! Tests of what shares a transaction.
 
-use async_trait::async_trait;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::*;
-use crate::ports::{AttemptOutcome, LateAttempt, LedgerReader};
+use crate::ports::AttemptOutcome;
 use crate::spawn::Detached;
-use crate::stock::{Deduction, Idempotency, Movement, OperationId, StockLevel};
-use queues::ALONE;
+use crate::stock::Deduction;
+
+mod calls;
+
+use calls::{AWAY, BROKEN, Calls, LOCKED, MAX_BATCH, SHORT};
 
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
-
-/// The maximum number of lines in a batch of this store.
-const MAX_BATCH: usize = 4;
-
-/// A level whose transaction panics.
-const BROKEN: &str = "broken";
-
-/// A level that each transaction of several levels misses, unless it waits.
-const LOCKED: &str = "locked";
-
-/// A level that is decided apart.
-const SHORT: &str = "short";
-
-/// A level of a database that is away.
-const AWAY: &str = "away";
-
-#[derive(Debug)]
-struct Calls {
-    /// One permit for each call that may end.
-    ends: Semaphore,
-    called: Mutex<Vec<String>>,
-}
-
-impl Calls {
-    async fn call(&self, what: String) {
-        self.called.lock().expect("no panic").push(what);
-        let end = self.ends.acquire().await;
-        end.expect("never closed").forget();
-    }
-}
-
-fn sold(operation: &Operation) -> BatchAnswer {
-    if has(operation, AWAY).is_some() {
-        return Err(StoreError::Unavailable("it is away".into()));
-    }
-    Ok(AttemptOutcome::Deducted { remaining: 1 })
-}
-
-fn has(operation: &Operation, sku: &str) -> Option<usize> {
-    let mut lines = operation.lines.iter();
-    lines.position(|line| line.sku.as_str() == sku)
-}
-
-fn text(operation: &Operation) -> String {
-    let lines = operation.lines.iter();
-    lines
-        .map(|line| line.sku.as_str())
-        .collect::<Vec<_>>()
-        .join("+")
-}
-
-#[async_trait]
-impl LedgerReader for Calls {
-    async fn level(&self, _: &Sku, _: &Warehouse) -> Result<Option<StockLevel>, StoreError> {
-        unreachable!("no batch reads a level through the port")
-    }
-
-    async fn recorded(
-        &self,
-        _: &Sku,
-        _: OperationId,
-        _: Option<&Idempotency>,
-    ) -> Result<Option<Movement>, StoreError> {
-        unreachable!("no batch reads the ledger through the port")
-    }
-}
-
-#[async_trait]
-impl OperationStore for Calls {
-    async fn write(&self, _: &Operation) -> BatchAnswer {
-        unreachable!("every operation is in a batch")
-    }
-
-    async fn operation(&self, _: OperationId) -> Result<Vec<Movement>, StoreError> {
-        unreachable!("no batch reads the ledger through the port")
-    }
-
-    fn max_batch(&self) -> usize {
-        MAX_BATCH
-    }
-
-    fn max_in_flight(&self) -> usize {
-        2
-    }
-
-    async fn write_batch(&self, batch: &[Operation], _: bool) -> Vec<BatchAnswer> {
-        self.call(format!("{} {}", batch.len(), batch[0].first().sku))
-            .await;
-        batch.iter().map(sold).collect()
-    }
-
-    async fn write_shared(&self, operations: &[Operation], briefly: bool) -> Vec<SharedAnswer> {
-        let texts: Vec<_> = operations.iter().map(text).collect();
-        let wait = if briefly { "waiting " } else { "" };
-        self.call(format!("{wait}[{}]", texts.join(", "))).await;
-        assert!(
-            !operations.iter().any(|one| has(one, BROKEN).is_some()),
-            "broken"
-        );
-        let answer = |operation: &Operation| match has(operation, LOCKED) {
-            _ if briefly => SharedAnswer::Made(sold(operation)),
-            Some(line) => SharedAnswer::Missed(line),
-            None if has(operation, SHORT).is_some() => SharedAnswer::Apart,
-            None => SharedAnswer::Made(sold(operation)),
-        };
-        operations.iter().map(answer).collect()
-    }
-
-    async fn wait_for_level(&self, sku: &Sku, _: &Warehouse) -> Result<(), StoreError> {
-        self.call(format!("wait for {sku}")).await;
-        Ok(())
-    }
-
-    async fn late_attempt(&self, _: &Operation, _: Expiry) -> Result<LateAttempt, StoreError> {
-        unreachable!("no batch looks for late attempts")
-    }
-}
 
 /// The tasks of the batches.
 #[derive(Debug, Default)]
@@ -164,14 +49,11 @@ impl Scene {
         }
     }
 
-    /// [`ALONE`] batches of one level in flight.
-    async fn with_batches_alone() -> (Self, Vec<Buyer>) {
+    /// As many transactions in flight as the store takes, of four levels.
+    async fn with_transactions() -> (Self, Vec<Buyer>) {
         let scene = Self::new();
-        let mut buyers = Vec::new();
-        for sku in ["w", "x", "y", "z"] {
-            buyers.push(scene.buy(sku).await);
-        }
-        assert_eq!(scene.end_calls(0).await, FIRST);
+        let buyers = scene.buy_all(["w+x", "y+z"]).await;
+        assert_eq!(scene.end_calls(0).await, ["[w+x]", "[y+z]"]);
         (scene, buyers)
     }
 
@@ -207,9 +89,6 @@ impl Scene {
     }
 }
 
-/// The calls of [`ALONE`] batches, which no other batch shares.
-const FIRST: [&str; ALONE] = ["1 w", "1 x", "1 y", "1 z"];
-
 /// Lets all tasks run until each waits.
 async fn settle() {
     for _ in 0..20 {
@@ -242,12 +121,27 @@ async fn assert_unknown(buyer: Buyer) {
 
 #[tokio::test(start_paused = true)]
 async fn levels_share_a_transaction_if_many_are_in_flight() {
-    let (scene, mut buyers) = Scene::with_batches_alone().await;
-    // Two transactions. The others gather.
-    buyers.extend(scene.buy_all(["b", "c", "d", "e", "d", "f"]).await);
-    assert_eq!(scene.end_calls(0).await, ["[b]", "[c]"]);
-    assert_eq!(scene.end_calls(ALONE + 2).await, ["[d, e, d, f]"]);
-    scene.end_calls(1).await;
+    let (scene, mut buyers) = Scene::with_transactions().await;
+    // The others gather.
+    buyers.extend(scene.buy_all(["b", "c", "d", "b"]).await);
+    assert!(scene.end_calls(0).await.is_empty());
+    assert_eq!(scene.end_calls(1).await, ["[b, c, d, b]"]);
+    scene.end_calls(2).await;
+    assert_sold(buyers).await;
+}
+
+/// While two transactions are in flight, only a few levels are made alone, each with all that waits for it.
+#[tokio::test(start_paused = true)]
+async fn few_levels_wait_for_no_transaction() {
+    let scene = Scene::new();
+    let mut buyers = scene.buy_all(["a", "b", "c", "v+w", "x+y"]).await;
+    buyers.extend(scene.buy_all(["d", "e", "d"]).await);
+    let first = ["1 a", "1 b", "1 c", "[v+w]", "[x+y]"];
+    assert_eq!(scene.end_calls(0).await, first);
+    // Four others are still claimed.
+    assert!(scene.end_calls(3).await.is_empty());
+    assert_eq!(scene.end_calls(1).await, ["[d, e, d]"]);
+    scene.end_calls(2).await;
     assert_sold(buyers).await;
 }
 
@@ -265,13 +159,14 @@ async fn order_shares_a_transaction_with_deductions() {
 
 #[tokio::test(start_paused = true)]
 async fn level_that_is_left_out_is_made_alone() {
-    let (scene, mut buyers) = Scene::with_batches_alone().await;
-    buyers.extend(scene.buy_all(["b", "c", "d", LOCKED, SHORT]).await);
-    assert_eq!(scene.end_calls(0).await, ["[b]", "[c]"]);
-    assert_eq!(scene.end_calls(ALONE + 2).await, ["[d, locked, short]"]);
+    let (scene, mut buyers) = Scene::with_transactions().await;
+    buyers.extend(scene.buy_all(["d", LOCKED, SHORT]).await);
+    assert_eq!(scene.end_calls(1).await, ["[d, locked, short]"]);
     // The slot is free, and the levels are not.
     buyers.extend(scene.buy_all([LOCKED, "d"]).await);
-    assert_eq!(scene.end_calls(1).await, ["1 locked", "1 short", "1 d"]);
+    let mut calls = scene.end_calls(2).await;
+    calls.sort_unstable();
+    assert_eq!(calls, ["1 d", "1 locked", "1 short"]);
     assert_eq!(scene.end_calls(3).await, ["1 locked"]);
     scene.end_calls(1).await;
     assert_sold(buyers).await;
@@ -290,8 +185,9 @@ async fn order_waits_for_the_row_that_it_missed_without_a_claim() {
     assert_eq!(scene.end_calls(1).await, ["1 locked"]);
     // After two misses, it waits with the rows that it has.
     buyers.push(scene.buy("a").await);
-    assert_eq!(scene.end_calls(1).await, ["1 a", "waiting [a+locked]"]);
-    scene.end_calls(2).await;
+    assert_eq!(scene.end_calls(1).await, ["1 a"]);
+    assert_eq!(scene.end_calls(1).await, ["waiting [a+locked]"]);
+    scene.end_calls(1).await;
     buyers.push(order);
     assert_sold(buyers).await;
 }
@@ -320,12 +216,17 @@ async fn order_whose_rows_are_never_free_is_given_up() {
 /// It would wait for a connection and a row again, perhaps past its deadline.
 #[tokio::test(start_paused = true)]
 async fn level_that_is_left_out_too_late_is_overloaded() {
-    let (scene, first) = Scene::with_batches_alone().await;
-    let locked = scene.buy(LOCKED).await;
+    let scene = Scene::new();
+    let order = scene.buy("a+b").await;
+    let locked = scene.buy_all(["c+d", LOCKED]).await.pop().expect("a buyer");
+    assert_eq!(scene.end_calls(0).await, ["[a+b]", "[c+d]"]);
+    // Stuck transactions make room.
+    sleep(WAIT_LIMIT / 4).await;
+    assert_eq!(scene.end_calls(0).await, ["[locked]"]);
     sleep(WAIT_LIMIT / 2).await;
-    assert_eq!(scene.end_calls(ALONE + 1).await, ["[locked]"]);
+    scene.end_calls(3).await;
     assert_queued(locked).await;
-    assert_sold(first).await;
+    assert_sold([order]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -342,12 +243,12 @@ async fn batch_has_at_most_as_many_as_the_store_takes() {
 
 #[tokio::test(start_paused = true)]
 async fn stuck_transactions_make_room_for_others() {
-    let (scene, mut buyers) = Scene::with_batches_alone().await;
-    buyers.extend(scene.buy_all(["b", "c", "d", "e"]).await);
-    assert_eq!(scene.end_calls(0).await, ["[b]", "[c]"]);
+    let (scene, mut buyers) = Scene::with_transactions().await;
+    buyers.extend(scene.buy_all(["d", "e"]).await);
+    assert!(scene.end_calls(0).await.is_empty());
     sleep(WAIT_LIMIT / 4).await;
     assert_eq!(scene.end_calls(0).await, ["[d, e]"]);
-    scene.end_calls(ALONE + 3).await;
+    scene.end_calls(3).await;
     assert_sold(buyers).await;
 }
 
@@ -366,16 +267,15 @@ async fn operations_behind_a_stuck_batch_are_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn operation_that_waits_for_the_limit_is_overloaded() {
-    let (scene, mut buyers) = Scene::with_batches_alone().await;
-    buyers.extend(scene.buy_all(["a"]).await);
+    let scene = Scene::new();
+    let mut buyers = vec![scene.buy("a").await];
     let behind = scene.buy("a").await;
     sleep(WAIT_LIMIT - Duration::from_millis(1)).await;
-    let late = scene.buy("a").await;
+    buyers.push(scene.buy("a").await);
     sleep(Duration::from_millis(1)).await;
-    scene.end_calls(ALONE + 1).await;
+    scene.end_calls(1).await;
     assert_queued(behind).await;
     scene.end_calls(1).await;
-    buyers.push(late);
     assert_sold(buyers).await;
 }
 
@@ -414,15 +314,13 @@ async fn caller_who_leaves_cancels_nothing() {
 /// The transaction may have committed, so the batch is not made again as if nothing had been sent.
 #[tokio::test(start_paused = true)]
 async fn batch_without_an_answer_has_an_unknown_outcome() {
-    let (scene, mut buyers) = Scene::with_batches_alone().await;
-    let broken = scene.buy(BROKEN).await;
-    assert_eq!(scene.end_calls(ALONE + 1).await, ["[broken]"]);
+    let scene = Scene::new();
+    let broken = scene.buy("a+broken").await;
+    assert_eq!(scene.end_calls(1).await, ["[a+broken]"]);
     assert_unknown(broken).await;
-    // Neither its level nor its slot is lost.
-    buyers.extend(scene.buy_all(["a+b", "c+d"]).await);
-    let broken = scene.buy(BROKEN).await;
+    // Neither its levels nor its slot are lost.
+    let buyers = scene.buy_all(["a+b", "c+d", BROKEN]).await;
     assert_eq!(scene.end_calls(3).await, ["[a+b]", "[c+d]", "1 broken"]);
-    buyers.push(broken);
     assert_sold(buyers).await;
 }
 
@@ -431,7 +329,9 @@ async fn aborted_task_frees_its_levels_for_those_that_wait() {
     let scene = Scene::new();
     let first = scene.buy("a+b").await;
     let next = scene.buy_all(["a", "b"]).await;
-    scene.tasks.0.lock().expect("no panic")[0].abort();
+    let tasks = scene.tasks.0.lock().expect("no panic");
+    tasks.last().expect("the batch").abort();
+    drop(tasks);
     settle().await;
     assert_unknown(first).await;
     assert_eq!(scene.end_calls(1).await, ["[a+b]", "[a, b]"]);

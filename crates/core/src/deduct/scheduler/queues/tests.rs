@@ -156,16 +156,11 @@ fn batch_has_at_most_256_lines() {
 #[test]
 fn batch_has_at_most_128_levels() {
     let mut queues = queues();
-    let names: Vec<_> = (0..130)
-        .map(|number| format!("s{number}"))
-        .collect();
+    let names: Vec<_> = (0..130).map(|number| format!("s{number}")).collect();
     queues.add_all(names[1..].iter().map(|name| &**name));
     queues.add(operation(&format!("{} {}", names[0], names[1])));
     let batch = queues.take().expect("a batch");
-    assert_eq!(
-        (batch.levels.len(), batch.operations.len()),
-        (128, 128)
-    );
+    assert_eq!((batch.levels.len(), batch.operations.len()), (128, 128));
     assert_eq!(queues.take().map(|batch| batch.levels.len()), Some(1));
     assert!(queues.take().is_none());
 }
