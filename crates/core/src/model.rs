@@ -12,6 +12,7 @@ mod ports;
 mod random;
 mod store;
 mod transaction;
+mod write;
 
 pub use counter::ModelCounter;
 pub use explore::{Decisions, Explorer, Failure, Task, World, mortal, yield_once};

@@ -78,6 +78,20 @@ impl Scheduler {
         answered.await.unwrap_or_else(|_| Err(unanswered(deadline)))
     }
 
+    /// Makes one attempt at each of several operations. They share a batch if they can.
+    ///
+    /// # Cancel safety
+    /// As [`Scheduler::attempt`].
+    pub async fn attempt_all(self: &Arc<Self>, operations: Vec<Operation>) -> Vec<BatchAnswer> {
+        let enqueue = |one: Operation| (one.deadline, self.enqueue(one));
+        let waiting: Vec<_> = operations.into_iter().map(enqueue).collect();
+        let mut answers = Vec::with_capacity(waiting.len());
+        for (deadline, answered) in waiting {
+            answers.push(answered.await.unwrap_or_else(|_| Err(unanswered(deadline))));
+        }
+        answers
+    }
+
     fn enqueue(self: &Arc<Self>, operation: Operation) -> oneshot::Receiver<BatchAnswer> {
         let (answer, answered) = oneshot::channel();
         let caller = Caller::new(answer);

@@ -109,7 +109,7 @@ impl LevelService {
         Ok(self.store.open_holds(&filter).await?)
     }
 
-    /// Ends holds of one level in one transaction. What another request ends at the same time is left to it.
+    /// Ends holds of one level, most of them in one transaction. What another request ends at the same time is left to it.
     async fn expire(&self, due: Vec<OpenHold>, deadline: Instant) -> Result<(), StockError> {
         let Some(first) = due.first() else {
             return Ok(());
@@ -119,7 +119,7 @@ impl LevelService {
         let ends: Vec<_> = due.into_iter().map(|one| one.expire(deadline)).collect();
         let this = self.clone();
         let write = async move {
-            let answers = this.store.write_batch(&ends, true).await;
+            let answers = this.scheduler.attempt_all(ends).await;
             this.forget([level].into()).await;
             let failed = answers.into_iter().find_map(Result::err);
             failed.map_or(Ok(()), |error| Err(error.into()))

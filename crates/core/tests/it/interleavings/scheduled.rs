@@ -76,7 +76,9 @@ struct Mortal(Decisions, Arc<AtomicU32>);
 impl Spawn for Mortal {
     fn spawn(&self, task: Detached) {
         let task = mortal(self.0.clone(), Arc::clone(&self.1), task);
-        self.0.spawn(Box::pin(async move { drop(task.await) }));
+        self.0.spawn(Box::pin(async move {
+            let _ = task.await;
+        }));
     }
 }
 
