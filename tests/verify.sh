@@ -34,7 +34,7 @@ rules | interleavings | EXPLORE=full | interleavings:: --skip walks::
 rules | failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 faults | kills | TEST_KILLS=20 | kills::
 faults | faults | | faults::full:: holder_stopped::full:: holder_killed::full:: unknown_commit::full::
-faults | databases | | oversell::full:: distant_race::full:: deduct_batch::full:: sold_out::full:: servers::full:: open_operations::full::
+faults | databases | | oversell::full:: distant_race::full:: deduct_batch::full:: sold_out::full:: servers::full::
 counters | counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
 upgrades | upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
 ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::

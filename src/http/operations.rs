@@ -15,16 +15,21 @@ use super::movements::MovementBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NoFields, StrictQuery, openapi, remark};
 use stocklock_core::stock::{
-    Caller, IdempotencyKey, Movement, MovementKind, OperationFilter, OperationId, OperationStatus,
-    Remark,
+    Caller, IdempotencyKey, Movement, MovementKind, OperationFilter, OperationId, Remark,
 };
+
+/// A look-up cannot decide more, because a request may still run.
+const ADVICE: &str =
+    "repeat the request with the same Idempotency-Key: the answer says what became of it";
 
 /// What operations did.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct OperationBody {
-    /// `committed`: the ledger has the operation. `pending`: not yet; it may still be made.
-    /// `not-recorded`: it was not made, and never will be.
+    /// `committed`: the ledger has the operation. `unknown`: it does not have it, but a request may still
+    /// make it.
     status: &'static str,
+    /// What to do about an `unknown` operation; `null` if it is `committed`.
+    advice: Option<&'static str>,
     /// What was committed, newest operation first, with all lines of each.
     movements: Vec<MovementBody>,
     /// The `cursor` parameter for the next page; `null` on the last page.
@@ -35,23 +40,18 @@ pub(super) struct OperationBody {
 }
 
 impl OperationBody {
-    /// Looks the operations up. `reference`: what the operation with a key must have too. `sent`: when the
-    /// last request was sent, in milliseconds since 1970.
+    /// Looks the operations up. `reference`: what the operation with a key must have too.
     async fn find(
         api: &Api,
         of: &OperationFilter,
         reference: Option<&Remark>,
-        sent: Option<i64>,
         size: PageSize,
     ) -> Result<Json<Self>, ApiError> {
-        let limit = api.config.limits.request_deadline_ms.as_millis();
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let deadline = sent.map(|sent| sent.saturating_add(limit));
-        let (mut status, mut movements) = api.store.operations(of, deadline).await?;
+        let mut movements = api.store.operations(of).await?;
         let is_other = |it: &Movement| it.remarks.reference.as_ref() != reference;
         if reference.is_some() && movements.iter().any(is_other) {
-            // The key belongs to this operation, so none with the reference is ever made.
-            (status, movements) = (OperationStatus::NotRecorded, Vec::new());
+            // The key belongs to another operation.
+            movements.clear();
         }
         let extra = movements.get(size.rows() as usize).map(|one| one.operation);
         let next_cursor = size.cut(&mut movements, |last| last.operation.to_string());
@@ -72,8 +72,14 @@ impl OperationBody {
             }
             _ => None,
         };
+        let (status, advice) = if movements.is_empty() {
+            ("unknown", Some(ADVICE))
+        } else {
+            ("committed", None)
+        };
         Ok(Json(Self {
-            status: status.as_str(),
+            status,
+            advice,
             movements: movements.into_iter().map(MovementBody::from).collect(),
             next_cursor,
             hold,
@@ -83,7 +89,8 @@ impl OperationBody {
 
 /// Get what an operation did
 ///
-/// `pending` becomes `not-recorded` when the request can no longer be made: its id has the time.
+/// `unknown` says nothing about a request that still runs: to learn what became of it, repeat it with the same
+/// key.
 #[utoipa::path(
     get, path = "/operations/{id}", tag = "operations", params(openapi::OperationPath),
     responses(
@@ -97,10 +104,8 @@ pub(super) async fn operation(
     _: StrictQuery<NoFields>,
 ) -> Result<Json<OperationBody>, ApiError> {
     let id = operation_id(&id)?;
-    // No operation has an id without a time.
-    let sent = id.millis().unwrap_or_default();
     let of = OperationFilter::Id(id);
-    OperationBody::find(&api, &of, None, Some(sent), PageSize::default()).await
+    OperationBody::find(&api, &of, None, PageSize::default()).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -111,10 +116,6 @@ pub(super) struct OperationQuery {
     key: Option<String>,
     /// The reference of the requests.
     reference: Option<String>,
-    /// When the last request with this key or reference was sent, in milliseconds since 1970.
-    /// Without it, nothing is ever `not-recorded`, because a request may still be made.
-    #[param(value_type = Option<i64>)]
-    since: Option<u64>,
     /// Maximum number of movements on the page, 1 to 1000; default 100. The last operation has all of its
     /// lines nevertheless.
     #[param(value_type = Option<u32>)]
@@ -152,7 +153,8 @@ impl OperationQuery {
 
 /// Find operations by their Idempotency-Key or their reference
 ///
-/// With both, the operation with the key if it has the reference.
+/// With both, the operation with the key if it has the reference. `unknown` says nothing about a request that
+/// still runs: to learn what became of it, repeat it with the same key.
 #[utoipa::path(
     get, path = "/operations", tag = "operations", params(OperationQuery),
     responses(
@@ -165,10 +167,8 @@ pub(super) async fn operations(
     StrictQuery(query): StrictQuery<OperationQuery>,
 ) -> Result<Json<OperationBody>, ApiError> {
     let size = query.limit.unwrap_or_default();
-    let sent = query.since.map(i64::try_from).transpose();
-    let sent = sent.map_err(|_| ApiError::invalid("since: too large"))?;
     let (of, reference) = query.filter(size)?;
-    OperationBody::find(&api, &of, reference.as_ref(), sent, size).await
+    OperationBody::find(&api, &of, reference.as_ref(), size).await
 }
 
 /// The operation in the path, as a UUID with hyphens.

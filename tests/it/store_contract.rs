@@ -19,7 +19,6 @@ mod ledger_order;
 mod level_versions;
 mod merged;
 mod migrations;
-pub(crate) mod open_operations;
 mod orders;
 mod requirements;
 mod server_errors;

@@ -30,7 +30,7 @@ pub use hold::{
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
 pub use ledger::{LedgerCursor, LedgerPage, MovementFilter};
 pub use level::{LevelCursor, MAX_UNITS, Revision, StockLevel};
-pub use lookup::{OperationFilter, OperationStatus};
+pub use lookup::OperationFilter;
 pub use movement::{Movement, MovementKind};
 pub use name::{InvalidName, MAX_NAME_CHARS, Sku, Warehouse, is_name_char};
 pub use operation::{Change, Line, MAX_LINES, MadeLine, Operation, Return, Setting};

@@ -8,7 +8,6 @@ use serde_json::json;
 use super::session::{Session, lock_is_waited_for};
 use super::{Proxied, add_key_if, send, send_until_final, until};
 use crate::store_contract::fixture::Raw;
-use crate::store_contract::open_operations::clock;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 
@@ -191,4 +190,14 @@ full! {
     last_write_before_the_deadline_is_answered(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
     write_that_waits_past_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
     late_commit_is_not_refused_and_counts_once(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
+}
+
+/// The database's clock in milliseconds.
+async fn clock(raw: &mut Raw) -> i64 {
+    let now = match raw {
+        Raw::Postgres(_) => "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::text",
+        _ => "SELECT cast(floor(unix_timestamp(sysdate(6)) * 1000) AS char(20))",
+    };
+    let text = raw.text(now).await.expect("a clock");
+    text.trim().parse().expect("a number")
 }

@@ -295,10 +295,10 @@ async fn late_page_of_a_reference_does_not_read_the_others(backend: Backend) {
         before: Some(oldest[0].operation),
         limit: 100,
     };
-    let (_, found) = fixture.store.operations(&of, None).await.unwrap();
+    let found = fixture.store.operations(&of).await.unwrap();
     // The creation has the newest operation.
     assert_eq!(versions(&found), [3, 2]);
-    let page = fastest(async || drop(fixture.store.operations(&of, None).await.unwrap())).await;
+    let page = fastest(async || drop(fixture.store.operations(&of).await.unwrap())).await;
     assert!(page * 4 < scan, "{page:?}, all movements: {scan:?}");
 }
 

@@ -1,7 +1,6 @@
 //! Looking up what an operation did.
 
 use super::{Caller, IdempotencyKey, OperationId, Remark};
-use crate::names::named;
 
 /// Which operations to look up.
 #[derive(Debug, Clone)]
@@ -21,16 +20,4 @@ pub enum OperationFilter {
         /// The maximum number of movements.
         limit: u32,
     },
-}
-
-named! {
-    /// What is known of an operation.
-    pub enum OperationStatus {
-        /// The ledger has it.
-        Committed = "committed",
-        /// The ledger does not have it yet. A transaction may still be making it.
-        Pending = "pending",
-        /// It was not made, and never will be.
-        NotRecorded = "not-recorded",
-    }
 }

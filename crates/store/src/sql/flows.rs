@@ -35,7 +35,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
 
     async fn operation(&self, operation: OperationId) -> Result<Vec<Movement>> {
         let of = OperationFilter::Id(operation);
-        let (statement, values) = select::<D>(&of, "");
+        let (statement, values) = select::<D>(&of);
         self.select_movements(&self.readers, statement, &values)
             .await
     }

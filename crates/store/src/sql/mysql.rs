@@ -54,10 +54,6 @@ impl Dialect for MySqlServer {
                 text_1 varchar(64) CHARACTER SET utf8mb4 PATH '$[0]',
                 text_2 varchar(255) CHARACTER SET utf8mb4 PATH '$[1]')) AS list) AS wanted",
         plans_for_any_size: true,
-        // MariaDB reads the first comment only, MySQL the second.
-        idle_limit: "/*M! @@idle_transaction_timeout */ /*!50708 @@wait_timeout */ * 1000",
-        wait_for_movements: " LOCK IN SHARE MODE",
-        oldest_write: "NULL",
     };
 
     fetch!(query);

@@ -60,15 +60,6 @@ impl Dialect for PostgresServer {
         wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 0)::uuid AS bytes
             FROM json_array_elements($1::json)) AS wanted",
         plans_for_any_size: false,
-        idle_limit: "extract(epoch FROM
-            current_setting('idle_in_transaction_session_timeout')::interval) * 1000",
-        wait_for_movements: "",
-        // A transaction keeps its lock until others can see what it has written, even while its COMMIT
-        // waits for a standby. The start of another role's transaction is not shown.
-        oldest_write: "(SELECT min(coalesce(extract(epoch FROM xact_start) * 1000, 0))
-            FROM pg_locks lock LEFT JOIN pg_stat_activity activity ON activity.pid = lock.pid
-            WHERE lock.relation = 'movement'::regclass AND lock.mode = 'RowExclusiveLock'
-                AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
     };
 
     fetch!(query::<Postgres>);

@@ -45,10 +45,6 @@ impl Dialect for SqliteFile {
         wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, unhex(value ->> 0) AS bytes
             FROM json_each($1)) AS wanted",
         plans_for_any_size: true,
-        // No server ends a transaction.
-        idle_limit: "0",
-        wait_for_movements: "",
-        oldest_write: "NULL",
     };
 
     /// No message limits it. The more deductions share a commit, the fewer wait for the disk.

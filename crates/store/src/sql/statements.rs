@@ -47,13 +47,6 @@ pub(crate) struct Words {
     pub(crate) wanted: &'static str,
     /// Whether a prepared statement still has the right plan when the ledger has grown.
     pub(crate) plans_for_any_size: bool,
-    /// How long a transaction of this session may be idle until the server ends it, in milliseconds.
-    pub(crate) idle_limit: &'static str,
-    /// Follows a query on movements that waits for those that are not committed yet.
-    pub(crate) wait_for_movements: &'static str,
-    /// When the oldest transaction began that has written movements, by the clock `now`, if a query
-    /// cannot wait for it.
-    pub(crate) oldest_write: &'static str,
 }
 
 impl Words {

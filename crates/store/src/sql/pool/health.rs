@@ -100,11 +100,6 @@ impl ServerHealth {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a statement may take until the server ends it.
-    pub(crate) fn statement_limit(&self) -> Duration {
-        statement_limit(self.wait_limit)
-    }
-
     pub(super) fn record_success(&self) {
         self.last().success = Some(Instant::now());
     }
