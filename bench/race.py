@@ -66,7 +66,7 @@ def lane(index: int, row: dict[str, Any], stock: int, orders: int, speed: float)
 
 def picture(race: dict[str, Any]) -> str:
     """The whole SVG."""
-    plan, rows = race["plan"], race["rows"]
+    plan, rows = race["plan"]["plan"], [run["row"] for run in race["runs"]]
     stock, orders = plan["stock"], plan["buyers"] * plan["orders"]
     speed = RUN / max(row["wall_seconds"] for row in rows)
     bottom, limit = TOP + len(rows) * ROW, LEFT + stock * TRACK / orders

@@ -11,8 +11,6 @@ use crate::http::{Api, BodyBudget, HttpService, Readiness};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
-use crate::race::RaceSettings;
-use crate::races::Races;
 use crate::server::serve;
 use stocklock_core::batching::TokioSpawn;
 use stocklock_core::deduct::{
@@ -20,6 +18,7 @@ use stocklock_core::deduct::{
 };
 use stocklock_core::level_service::LevelService;
 use stocklock_core::strategy::Strategy;
+use stocklock_lab::{RaceSettings, Races};
 use stocklock_store::{RedisCounters, RedisOptions, Store, StoreOptions};
 
 mod checkpoints;

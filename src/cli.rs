@@ -11,7 +11,6 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 mod audit;
-mod failures;
 mod inherit;
 mod race;
 mod replica;
@@ -21,6 +20,7 @@ mod servers;
 use self::inherit::Inherited;
 use crate::config::{self, Config, DatabaseConfig, LogConfig, LogFormat};
 use crate::{http, store, telemetry};
+use stocklock_failures::FailuresArgs;
 
 /// An inventory service that never oversells, and shows why.
 #[derive(Debug, Parser)]
@@ -52,9 +52,9 @@ pub enum Command {
         replica: Option<u32>,
     },
     /// Sell a fresh SKU with each strategy over HTTP, and show which strategies oversell
-    Race(race::RaceArgs),
+    Race(race::RaceCommand),
     /// Watch classic ways to get stock wrong, step by step on real servers, beside the right way
-    Failures(failures::FailuresArgs),
+    Failures(FailuresArgs),
     /// Update the schema of the database, and exit
     Migrate {
         /// The database.
@@ -75,7 +75,7 @@ pub enum Command {
 }
 
 /// The exit code for a wrong configuration.
-pub(crate) const EXIT_CONFIGURATION: u8 = 2;
+const EXIT_CONFIGURATION: u8 = 2;
 
 /// The exit code if a SKU could not be audited.
 const EXIT_NOT_AUDITED: u8 = 3;
@@ -165,6 +165,12 @@ pub enum Failure {
     OutputClosed,
 }
 
+impl From<stocklock_failures::Failure> for Failure {
+    fn from(failure: stocklock_failures::Failure) -> Self {
+        Self::Other(failure.to_string())
+    }
+}
+
 impl Failure {
     /// 2 for wrong configuration, 3 for an audit that could not be made, 141 if the reader of the output
     /// has gone, 1 for everything else.
@@ -202,7 +208,7 @@ impl Cli {
                 None => serve::lab(config).await,
             },
             Command::Race(args) => Box::pin(race::race(args)).await,
-            Command::Failures(args) => Box::pin(failures::failures(args)).await,
+            Command::Failures(args) => Box::pin(args.run(print_output)).await,
             Command::Migrate { database, log } => {
                 start_logging(&log)?;
                 migrate(&database).await

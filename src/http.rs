@@ -19,11 +19,11 @@ use crate::crowd::Crowd;
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
-use crate::races::Races;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
 use stocklock_core::stock::Sku;
 use stocklock_core::strategy::Available;
+use stocklock_lab::Races;
 use stocklock_store::{RedisCounters, Store};
 
 mod adjust;
@@ -114,7 +114,7 @@ pub(crate) struct HttpService {
 
 impl HttpService {
     pub(crate) fn new(api: Arc<Api>) -> Self {
-        let (routes, document) = documented(api.mode).split_for_parts();
+        let (routes, document) = documented(api.mode, api.races.clone()).split_for_parts();
         let document = openapi::finished(document, api.mode, &api.available);
         let routes = routes
             .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
@@ -129,8 +129,8 @@ impl HttpService {
     }
 }
 
-/// Every route with its documentation.
-fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
+/// Every route with its documentation. `races` are those of the lab's page.
+fn documented(mode: Mode, races: Option<Arc<Races>>) -> OpenApiRouter<Arc<Api>> {
     let routes = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(deduct::deduct))
         .routes(routes!(deduct_batch::deduct_batch))
@@ -153,16 +153,7 @@ fn documented(mode: Mode) -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(probes::readyz))
         .routes(routes!(probes::metrics));
     match mode {
-        Mode::Lab => routes
-            .routes(routes!(lab::start_page))
-            .routes(routes!(lab::file))
-            .routes(routes!(lab::races::list, lab::races::start))
-            .routes(routes!(lab::races::state))
-            .routes(routes!(lab::races::stop))
-            .routes(routes!(lab::races::report))
-            .routes(routes!(lab::events::events))
-            .routes(routes!(lab::locks::locks, lab::locks::revoke))
-            .routes(routes!(lab::failures::failures)),
+        Mode::Lab => routes.merge(lab::routes(races)),
         Mode::Serve => routes,
     }
 }

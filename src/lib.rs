@@ -30,8 +30,6 @@ mod server;
 pub mod app;
 pub mod config;
 mod descriptors;
-mod race;
-mod races;
 
 pub mod cli;
 pub mod telemetry;

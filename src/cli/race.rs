@@ -1,24 +1,33 @@
-//! `stocklock race`: starts replicas, runs the race on them, prints the report.
+//! `stocklock race`: gives the race of the laboratory the settings of its replicas, and prints its report.
 
-mod args;
-mod progress;
+use clap::Args;
 
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use tokio_util::sync::CancellationToken;
-
-pub(super) use self::args::RaceArgs;
-use self::progress::Progress;
+use super::inherit::Inherited;
+use super::servers::{ServerArgs, race_settings};
 use super::{Failure, migrate, print_output, start_logging};
 use crate::config::UNCOUNTED_CONNECTIONS;
 use crate::descriptors::allow_connections;
-use crate::race::{RaceFailure, RaceSettings, race_on};
 use crate::telemetry;
-use stocklock_lab::TempDir;
-use stocklock_lab::delay::ServerUrls;
-use stocklock_lab::race::{Event, Observer, Report};
-use stocklock_lab::recording::Recording;
+use stocklock_lab::{RaceArgs, RaceFailure, TempDir};
+
+/// Sell a fresh SKU with each strategy over HTTP and show which strategies oversell.
+///
+/// Without --target, the race starts replicas as child processes. They use the database of
+/// `DATABASE_URL`, or a temporary SQLite file. In your own database, the SKUs that were sold
+/// (`race-…`) and their ledgers stay.
+///
+/// Exit code 1: a strategy broke its promise, or orders failed, so that the race proves nothing.
+/// Unsafe strategies promise nothing, so they may oversell.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct RaceCommand {
+    /// The race.
+    #[command(flatten)]
+    race: RaceArgs,
+    /// The settings of the replicas.
+    #[command(flatten)]
+    settings: Inherited<ServerArgs>,
+}
 
 impl From<RaceFailure> for Failure {
     fn from(failure: RaceFailure) -> Self {
@@ -30,144 +39,41 @@ impl From<RaceFailure> for Failure {
 }
 
 /// Runs the race and prints the report.
-pub(super) async fn race(args: RaceArgs) -> Result<(), Failure> {
-    start_logging(&args.settings.parsed.log)?;
-    allow_connections(connections(&args));
-    let progress = Progress::new(args.quiet);
-    let recording = Mutex::new(None);
-    let observer = |event: Event| {
-        progress.show(&event);
-        if args.html.is_some() {
-            record(&recording, &args, &event);
-        }
+pub(super) async fn race(command: RaceCommand) -> Result<(), Failure> {
+    let RaceCommand { race, settings } = command;
+    let Inherited { parsed, variables } = settings;
+    start_logging(&parsed.log)?;
+    let pools = parsed.database.database_pool_size + parsed.services.redis_pool_size;
+    allow_connections(race.connections(pools + UNCOUNTED_CONNECTIONS));
+    let mut database = parsed.database.clone();
+    let mut temporary = None;
+    let place = if !race.starts_replicas() {
+        "the targets' database".to_owned()
+    } else if database.database_url.is_some() {
+        format!("{} (DATABASE_URL)", database.place())
+    } else {
+        let directory = TempDir::with_prefix("stocklock-race-").map_err(|error| {
+            Failure::Other(format!("cannot create a temporary directory: {error}"))
+        })?;
+        let file = directory.path().join("race.db");
+        database.database_url = Some(format!("sqlite://{}", file.display()).into());
+        temporary = Some(directory);
+        "a temporary SQLite file".to_owned()
     };
-    let stop = CancellationToken::new();
-    let racing = async {
-        if args.target.is_empty() {
-            race_on_new_replicas(&args, &observer, &stop).await
-        } else {
-            Ok(race_on(&args.plan(), &args.target, &observer, &stop).await?)
-        }
+    let settings = race_settings(&database, &parsed.services, &parsed.limits, variables);
+    let migrated = async {
+        let migrated = migrate(&database).await;
+        migrated.map_err(|failure| RaceFailure::Other(failure.to_string()))
     };
-    tokio::pin!(racing);
-    let report = tokio::select! {
-        report = &mut racing => report?,
-        _ = tokio::signal::ctrl_c() => {
-            stop.cancel();
-            // A second Ctrl-C kills the replicas.
-            tokio::select! {
-                report = racing => report?,
-                _ = tokio::signal::ctrl_c() => return Err(RaceFailure::Stopped.into()),
-            }
-        }
-    };
+    let finished = race.run(&place, &settings, migrated).await?;
+    drop(temporary);
     // The table comes after the lines on standard error, also if both are the same file.
     telemetry::flush();
-    let printed = print_output(&report.table(args.table()));
-    if let Some(file) = &args.json {
-        write(file, "--json", &json(&report, &args.place()))?;
-    }
-    let recording = lock(&recording).take();
-    if let (Some(file), Some(mut recording)) = (&args.html, recording) {
-        let state = if report.stopped.is_some() {
-            "failed"
-        } else {
-            "finished"
-        };
-        recording.end(state, report.stopped.as_deref());
-        write(file, "--html", &recording.html())?;
-    }
+    let printed = print_output(&race.table(&finished));
+    race.write(&finished)?;
     printed?;
-    if report.broken() {
+    if finished.broken() {
         return Err(Failure::PromiseBroken);
     }
     Ok(())
-}
-
-/// Keeps the event for the report. The line-up begins the recording.
-fn record(recording: &Mutex<Option<Recording>>, args: &RaceArgs, event: &Event) {
-    let mut recording = lock(recording);
-    if let Event::Lineup(lineup) = event {
-        let plan = args.race().describe("", &args.place(), lineup);
-        *recording = Some(Recording::new(plan));
-    }
-    if let Some(recording) = &mut *recording {
-        recording.observe(event);
-    }
-}
-
-fn lock(recording: &Mutex<Option<Recording>>) -> MutexGuard<'_, Option<Recording>> {
-    recording.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The number of connections of this process: one per buyer, and two for each connection of a
-/// replica through a delaying proxy.
-fn connections(args: &RaceArgs) -> u64 {
-    let settings = &args.settings.parsed;
-    let pools = settings.database.database_pool_size + settings.services.redis_pool_size;
-    let pools = pools + UNCOUNTED_CONNECTIONS;
-    let delayed = args.rtt().map_or(0, |_| 2 * args.replicas * pools);
-    args.plan().connections as u64 + u64::from(delayed)
-}
-
-async fn race_on_new_replicas(
-    args: &RaceArgs,
-    observer: Observer<'_>,
-    stop: &CancellationToken,
-) -> Result<Report, Failure> {
-    let settings = &args.settings.parsed;
-    let mut database = settings.database.clone();
-    let temporary = match database.database_url {
-        Some(_) => None,
-        None => Some(TempDir::with_prefix("stocklock-race-").map_err(|error| {
-            Failure::Other(format!("cannot create a temporary directory: {error}"))
-        })?),
-    };
-    if let Some(directory) = &temporary {
-        let url = format!("sqlite://{}", directory.path().join("race.db").display());
-        database.database_url = Some(url.into());
-    }
-    let race_settings = RaceSettings {
-        variables: args.settings.variables.clone(),
-        servers: ServerUrls {
-            database: database.url().into(),
-            redis: settings.services.redis_url.clone(),
-            redlock: settings.services.redlock_urls.clone(),
-            zookeeper: settings.services.zookeeper_connect.clone(),
-        },
-        drain_limit: settings.limits.drain_limit_ms,
-    };
-    let race = args.race();
-    let prepare = async {
-        let delayed = race.delay(&race_settings.servers).await?;
-        migrate(&database).await?;
-        Ok::<_, Failure>(delayed)
-    };
-    let delayed = tokio::select! {
-        delayed = prepare => delayed?,
-        () = stop.cancelled() => return Err(RaceFailure::Stopped.into()),
-    };
-    if !args.quiet {
-        let place = args.place();
-        telemetry::print_line(&match &delayed {
-            None => format!("racing on {place}"),
-            Some(delayed) => format!("racing on {place}; {}", delayed.distance),
-        });
-    }
-    let report = race
-        .run(&race_settings, delayed.as_ref(), observer, stop)
-        .await;
-    Ok(report?)
-}
-
-fn json(report: &Report, place: &str) -> String {
-    let mut json = report.json();
-    json["place"] = place.into();
-    format!("{json:#}\n")
-}
-
-fn write(file: &Path, flag: &str, text: &str) -> Result<(), Failure> {
-    std::fs::write(file, text).map_err(|error| {
-        Failure::Other(format!("{flag}: cannot write {}: {error}", file.display()))
-    })
 }

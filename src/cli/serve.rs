@@ -6,15 +6,12 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::inherit::Inherited;
+use super::servers::race_settings;
 use super::{Failure, migrate, start_logging};
 use crate::app::Replica;
 use crate::config::{Config, Mode};
 use crate::descriptors::allow_connections;
-use crate::race::RaceSettings;
-use stocklock_lab::delay::ServerUrls;
-
-/// Connections of the buyers of a race that the page starts.
-const MAX_BUYERS: u64 = 1_000;
+use stocklock_lab::LIMITS;
 
 /// Runs a replica until SIGTERM or SIGINT.
 pub(super) async fn serve(config: &Config) -> Result<(), Failure> {
@@ -28,18 +25,12 @@ pub(super) async fn serve(config: &Config) -> Result<(), Failure> {
 pub(super) async fn lab(settings: Inherited<Config>) -> Result<(), Failure> {
     let config = &settings.parsed;
     start_logging(&config.log)?;
-    allow_connections(config.connections() + MAX_BUYERS);
+    // Also for the buyers of a race that the page starts.
+    allow_connections(config.connections() + LIMITS.buyers as u64);
     let replica = Replica::build(config, Mode::Lab).map_err(Failure::Setting)?;
-    let replica = replica.with_races(RaceSettings {
-        servers: ServerUrls {
-            database: config.database.url().into(),
-            redis: config.services.redis_url.clone(),
-            redlock: config.services.redlock_urls.clone(),
-            zookeeper: config.services.zookeeper_connect.clone(),
-        },
-        drain_limit: config.limits.drain_limit_ms,
-        variables: settings.variables,
-    });
+    let (database, services) = (&config.database, &config.services);
+    let settings = race_settings(database, services, &config.limits, settings.variables);
+    let replica = replica.with_races(settings);
     run(config, Mode::Lab, replica).await
 }
 

@@ -18,6 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::deduct::{How, Order, OrderLine, Taken, chosen_strategy, order_lines};
 use super::error::Fields;
+use super::fields::MAX_BATCH_LINES;
 use super::headers::IDEMPOTENCY_KEY;
 use super::respond::LineErrors;
 use super::{
@@ -26,9 +27,6 @@ use super::{
 };
 use stocklock_core::stock::{IdempotencyKey, Quantity, Sku, StockError, Warehouse};
 use stocklock_core::strategy::Safeguards;
-
-/// The maximum number of lines of a request.
-pub(super) const MAX_LINES: usize = 1_000;
 
 /// How many lines of a request are in progress at the same time. They fill a batch of `group-commit`,
 /// and leave slots of `MAX_IN_FLIGHT` for other requests.
@@ -211,9 +209,9 @@ pub(super) async fn deduct_batch(
 /// The orders of the lines, if all are valid.
 fn orders(body: BatchBody) -> Result<Vec<Order>, ApiError> {
     let sent = |line: &BatchLine| line.lines.as_ref().map_or(1, Vec::len);
-    if !(1..=MAX_LINES).contains(&body.lines.iter().map(sent).sum()) {
+    if !(1..=MAX_BATCH_LINES).contains(&body.lines.iter().map(sent).sum()) {
         let detail =
-            format!("lines: must have 1 to {MAX_LINES} elements, those of orders included");
+            format!("lines: must have 1 to {MAX_BATCH_LINES} elements, those of orders included");
         return Err(ApiError::invalid(detail));
     }
     let lines = body.lines.into_iter().enumerate();

@@ -6,12 +6,16 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-use super::deduct_batch;
-use super::holds::MAX_SECONDS;
 use super::paging::PageSize;
 use stocklock_core::stock::{
     IdempotencyKey, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark, is_name_char,
 };
+
+/// The maximum number of lines of a batch.
+pub(super) const MAX_BATCH_LINES: usize = 1_000;
+
+/// The longest time of a hold in seconds: 30 days.
+pub(super) const MAX_SECONDS: i64 = 2_592_000;
 
 /// The bodies of requests.
 const BODIES: [&str; 16] = [
@@ -215,11 +219,11 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "id" => json!({"type": "string", "format": "uuid"}),
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
-        "since" | "Last-Event-ID" => whole(0, i64::MAX),
+        "Last-Event-ID" => whole(0, i64::MAX),
         "restock" | "cached" | "late" => json!({"type": "boolean"}),
         "lines" => {
             let (line, most) = match place {
-                "BatchBody" => ("BatchLine", deduct_batch::MAX_LINES),
+                "BatchBody" => ("BatchLine", MAX_BATCH_LINES),
                 "AdjustmentsBody" => ("AdjustmentLine", MAX_LINES),
                 "ReverseBody" => ("ReturnLine", MAX_LINES),
                 "ConfirmBody" => ("ConfirmLine", MAX_LINES),

@@ -13,6 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::deduct::{OrderLine, has_lines};
+use super::fields::MAX_SECONDS;
 use super::headers::{idempotency, idempotent_replayed};
 use super::operations::operation_id;
 use super::paging::{PageSize, bad_cursor};
@@ -26,9 +27,6 @@ use stocklock_core::stock::{
     Change, HoldCursor, HoldEnd, HoldFilter, Holding, Late, Line, NEVER, OpenHold, Operation,
     OperationId, Quantity, Remarks, RequestHash, Sku, StockError, Warehouse,
 };
-
-/// The longest time of a hold in seconds: 30 days.
-pub(super) const MAX_SECONDS: i64 = 2_592_000;
 
 /// The time of a hold in seconds, if none was sent.
 const DEFAULT_SECONDS: i64 = 600;

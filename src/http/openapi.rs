@@ -87,7 +87,7 @@ pub fn document(lab: bool) -> Value {
         Dependency::RedisMasters,
         Dependency::Zookeeper,
     ];
-    let document = super::documented(mode).into_openapi();
+    let document = super::documented(mode, None).into_openapi();
     finished(document, mode, &Available::new(servers))
 }
 

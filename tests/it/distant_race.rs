@@ -24,9 +24,15 @@ pub(crate) async fn race(words: &str, variables: &[(&str, &str)]) -> (Value, End
     (report, ended)
 }
 
+/// The rows of the strategies that have run.
+pub(crate) fn rows(report: &Value) -> Vec<&Value> {
+    let runs = report["runs"].as_array().expect("runs");
+    runs.iter().map(|run| &run["row"]).collect()
+}
+
 /// Asserts that these strategies raced and were exact.
 fn assert_exact(report: &Value, strategies: &str, ended: &Ended) {
-    let rows = report["rows"].as_array().expect("rows");
+    let rows = rows(report);
     let raced: Vec<_> = rows.iter().map(|row| row["strategy"].as_str()).collect();
     let expected: Vec<_> = strategies.split(',').map(Some).collect();
     assert_eq!(raced, expected, "{}", ended.stdout);
@@ -37,7 +43,7 @@ fn assert_exact(report: &Value, strategies: &str, ended: &Ended) {
 
 /// Asserts that half of the exchanges of each row took at least `round_trips` of `rtt_ms`.
 fn assert_takes(report: &Value, rtt_ms: f64, round_trips: &[(&str, f64)]) {
-    let rows = report["rows"].as_array().expect("rows");
+    let rows = rows(report);
     assert_eq!(rows.len(), round_trips.len(), "{report:#}");
     for (row, (strategy, round_trips)) in rows.iter().zip(round_trips) {
         assert_eq!(row["strategy"], *strategy);
@@ -55,19 +61,20 @@ async fn race_at_one_millisecond_is_exact(#[values(Mysql, Postgres)] backend: Ba
     let database = ("DATABASE_URL", &*database.url);
     let (report, ended) = race(&words, &[database, redis, masters, zookeeper]).await;
     assert_exact(&report, EXACT, &ended);
-    for row in report["rows"].as_array().expect("rows") {
+    for row in rows(&report) {
         let counts = [&row["sold"], &row["refused"], &row["left"]];
         assert_eq!(counts, [60, 20, 0], "{}", ended.stdout);
     }
-    assert_eq!(report["rtt_ms"], 1.0);
-    assert!(report["measured_rtt_ms"].as_f64() >= Some(1.0), "{report}");
+    assert_eq!(report["plan"]["plan"]["rtt_ms"], 1.0);
+    let result = &report["end"]["result"];
+    assert!(result["measured_rtt_ms"].as_f64() >= Some(1.0), "{report}");
     let everything = json!([
         "the SQL database",
         "Redis",
         "the Redis masters",
         "ZooKeeper"
     ]);
-    assert_eq!(report["delayed"], everything);
+    assert_eq!(result["delayed"], everything);
     let expected = "rtt: the SQL database, Redis, the Redis masters and ZooKeeper a round trip of 1 ms \
                     away (measured: ";
     assert!(ended.stdout.contains(expected), "{}", ended.stdout);
@@ -83,7 +90,7 @@ async fn race_on_sqlite_delays_the_locks_only_and_says_so() {
     let round_trips: Vec<_> = strategies.split(',').map(|name| (name, 1.0)).collect();
     assert_takes(&report, 40.0, &round_trips);
     let delayed = json!(["Redis", "the Redis masters", "ZooKeeper"]);
-    assert_eq!(report["delayed"], delayed);
+    assert_eq!(report["end"]["result"]["delayed"], delayed);
     let expected = "SQLite is part of the process and is not delayed";
     assert!(ended.stdout.contains(expected), "{}", ended.stdout);
     assert!(ended.stderr.contains(expected), "{}", ended.stderr);
@@ -93,8 +100,10 @@ async fn race_on_sqlite_delays_the_locks_only_and_says_so() {
 async fn race_without_rtt_reports_none() {
     let words = "--rtt 0 --stock 4 --buyers 2 --orders 2 --strategy single-sql";
     let (report, ended) = race(words, &[]).await;
-    for key in ["rtt_ms", "measured_rtt_ms", "delayed"] {
-        assert_eq!(report.get(key), Some(&Value::Null), "{report:#}");
+    assert_eq!(report["plan"]["plan"]["rtt_ms"], 0.0);
+    for key in ["measured_rtt_ms", "delayed"] {
+        let value = report["end"]["result"].get(key);
+        assert_eq!(value, Some(&Value::Null), "{report:#}");
     }
     assert!(!ended.stdout.contains("round trip"), "{}", ended.stdout);
 }

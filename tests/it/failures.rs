@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use stocklock_failures::telling::{Seen, Told};
+use stocklock_failures::story::Seen;
+use stocklock_failures::telling::Told;
 use stocklock_failures::{Falsified, Order, Places, Story, Teller, Variant, all};
 use stocklock_testkit::run::{rng, variable};
 use tokio::time::Instant;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::lab::race::{RacePlan, Report, Row, TableStyle, Target, Verdict, run};
-use stocklock::strategy::Safeguards;
 use stocklock_testkit::run::variable;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -25,10 +24,7 @@ fn plan() -> RacePlan {
 async fn race(strategies: &str, safeguards: bool, targets: &[Target]) -> Report {
     let mut plan = plan();
     plan.strategies = strategies.parse().expect("names of strategies");
-    plan.safeguards = Safeguards {
-        guard: safeguards,
-        check: safeguards,
-    };
+    (plan.guard, plan.check) = (safeguards, safeguards);
     let report = run(&plan, targets, &|_| {}).await;
     report.expect("the race runs")
 }

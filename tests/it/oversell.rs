@@ -66,7 +66,7 @@ async fn every_strategy_keeps_its_promise(
 async fn flash_sale_sells_exactly_the_stock(#[values(Postgres)] backend: Backend) {
     let plan = RacePlan {
         buyers: 2_000,
-        connections: 128,
+        connections: Some(128),
         ..RacePlan::seckill()
     };
     let plan = only("single-sql,for-update,optimistic,group-commit", plan);
@@ -95,7 +95,6 @@ async fn lost_updates_show_as_drift(backend: Backend) {
         orders: 10,
         stock: 500,
         buyers: 50,
-        connections: 50,
         ..RacePlan::jmeter()
     };
     let plan = only(

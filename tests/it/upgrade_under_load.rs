@@ -17,7 +17,7 @@ use stocklock_testkit::eventually;
 use stocklock_testkit::run::variable;
 use tokio::time::Instant;
 
-use crate::distant_race::race;
+use crate::distant_race::{race, rows};
 use crate::store_contract::fixture::Raw;
 use crate::support::process::{Process, this_build};
 use crate::support::seeded_ledger::Seeded;
@@ -71,7 +71,7 @@ async fn sell(replicas: &[&Process]) {
     let targets: Vec<_> = replicas.iter().map(|replica| replica.url("")).collect();
     let words = format!("{RACE} --target {}", targets.join(" --target "));
     let (report, ended) = race(&words, &[]).await;
-    for row in report["rows"].as_array().expect("rows") {
+    for row in rows(&report) {
         assert_eq!(row["verdict"], "exact", "{}", ended.stdout);
         assert_eq!(row["failed"], 0, "{}", ended.stdout);
         if row["strategy"] == "single-sql" {

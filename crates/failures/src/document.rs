@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::stories;
-use crate::story::{Story, Variant};
-use crate::telling::Seen;
+use crate::story::{Seen, Story, Variant};
 
 const HEAD: &str = "\
 # The gallery of failures

@@ -9,11 +9,14 @@
 //! 3. `places`: the servers, and an empty database or prefix for each variant.
 //! 4. `variant`: the step runner. [`telling`]: its result, as JSON and as text.
 //! 5. [`document()`] writes `docs/failures.md`.
+//! 6. [`FailuresArgs`]: the command `stocklock failures`. [`router`]: the route that the page reads.
 
 mod actor;
+mod command;
 mod document;
 mod evidence;
 mod expect;
+mod http;
 mod mutexes;
 mod networks;
 mod places;
@@ -27,12 +30,14 @@ pub mod telling;
 mod upstreams;
 mod variant;
 
+pub use command::FailuresArgs;
 pub use document::document;
+pub use http::router;
 pub use places::Places;
-pub use process::serve_actor;
-pub use stories::{all, find};
+pub use stories::all;
 pub use story::{Story, Variant};
-pub use teller::{Falsified, Order, Teller};
+pub use teller::{Order, Teller};
+pub use variant::Falsified;
 
 /// Why a story could not be told as it is written.
 #[derive(Debug, Clone, thiserror::Error)]

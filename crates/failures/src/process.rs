@@ -120,7 +120,7 @@ async fn ask(
 ///
 /// # Errors
 /// If standard input or output fails, or a request is not one.
-pub async fn serve_actor() -> std::io::Result<()> {
+pub(crate) async fn serve_actor() -> std::io::Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut output = tokio::io::stdout();
     let mut sessions: HashMap<String, Session> = HashMap::new();

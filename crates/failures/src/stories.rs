@@ -74,8 +74,7 @@ pub fn all() -> &'static [Story] {
 }
 
 /// The story with this name.
-#[must_use]
-pub fn find(name: &str) -> Option<&'static Story> {
+pub(crate) fn find(name: &str) -> Option<&'static Story> {
     all().iter().find(|story| story.name == name)
 }
 

@@ -20,10 +20,12 @@
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
+use utoipa::ToSchema;
+
 use crate::Failure;
 use crate::evidence::Anomaly;
 use crate::expect::{Answer, Expected, Named, WAITS};
-use crate::telling::Seen;
 
 /// One classic way to get stock wrong, and the right way.
 #[derive(Debug, Clone)]
@@ -82,6 +84,20 @@ pub(crate) struct Step {
     /// What the step means.
     pub(crate) sentence: &'static str,
     pub(crate) expected: Expected,
+}
+
+/// One step, as it happened.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = StepBody)]
+pub struct Seen {
+    /// Who acted.
+    pub actor: &'static str,
+    /// The command, with the answers that it contains.
+    pub command: String,
+    /// What came back, or `waits`.
+    pub answer: String,
+    /// What it means.
+    pub sentence: &'static str,
 }
 
 /// A value that a server gives after the last step.

@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::places::{Places, Servers};
 use crate::story::{Story, Variant};
 use crate::telling::Telling;
-use crate::variant::tell;
+use crate::variant::{Falsified, tell};
 
 /// Which steps run as the naive variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,11 +14,6 @@ pub enum Order {
     /// The right ones, to check that the anomaly is not found in every run.
     Swapped,
 }
-
-/// An answer that is replaced, to check that a story depends on it: the number of the answer, counted
-/// over both variants, from 0. Each step and each value of the evidence is an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Falsified(pub usize);
 
 /// Tells stories, one after the other. Private servers end with it.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::evidence::Values;
 use crate::expect::WAITS;
-use crate::story::Story;
+use crate::story::{Seen, Story};
 
 /// Words of steps that are not commands or names, and what they mean.
 const WORDS: [(&str, &str); 4] = [
@@ -41,19 +41,6 @@ pub struct Told {
     pub evidence: Values,
     /// The steps.
     pub steps: Vec<Seen>,
-}
-
-/// One step, as it happened.
-#[derive(Debug, Clone, Serialize)]
-pub struct Seen {
-    /// Who acted.
-    pub actor: &'static str,
-    /// The command, with the answers that it contains.
-    pub command: String,
-    /// What came back, or `waits`.
-    pub answer: String,
-    /// What it means.
-    pub sentence: &'static str,
 }
 
 impl Telling {

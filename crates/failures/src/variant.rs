@@ -10,6 +10,7 @@ use stocklock_testkit::run::unique_name;
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant, sleep};
 
+use crate::Failure;
 use crate::actor::{Line, PATIENCE, received};
 use crate::evidence::Values;
 use crate::expect::{Answer, Named, WAITS, matches};
@@ -18,10 +19,9 @@ use crate::networks::Networks;
 use crate::places::{Ground, SHORT_SESSION, Servers};
 use crate::process::ActorProcess;
 use crate::session::Session;
-use crate::story::{Step, Story, Variant};
-use crate::telling::{Seen, Told};
+use crate::story::{Seen, Step, Story, Variant};
+use crate::telling::Told;
 use crate::upstreams::Upstreams;
-use crate::{Failure, Falsified};
 
 /// The pause between two questions to a server.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -29,6 +29,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const ARRIVES: &str = "(the answer arrives)";
 /// What a falsified answer says. No story expects it.
 const FALSE_ANSWER: &str = "777";
+
+/// An answer that is replaced, to check that a story depends on it: the number of the answer, counted
+/// over both variants, from 0. Each step and each value of the evidence is an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Falsified(pub usize);
 
 /// Runs one variant.
 pub(crate) async fn tell(

@@ -28,6 +28,21 @@ pub struct ServerUrls {
     pub zookeeper: Option<String>,
 }
 
+impl ServerUrls {
+    /// Whether one of them is another process.
+    pub(crate) fn can_be_delayed(&self) -> bool {
+        !self.is_embedded()
+            || self.redis.is_some()
+            || self.redlock.is_some()
+            || self.zookeeper.is_some()
+    }
+
+    /// Whether the database is SQLite. The URL is not parsed: a file path need not be a valid one.
+    fn is_embedded(&self) -> bool {
+        self.database.expose_secret().starts_with("sqlite:")
+    }
+}
+
 /// The proxies of a race. Dropping this value closes them and their connections.
 #[derive(Debug)]
 pub struct DelayedServers {
@@ -47,8 +62,7 @@ impl DelayedServers {
     pub async fn start(rtt: Duration, mut urls: ServerUrls) -> Result<Self, String> {
         let mut proxies = Proxies::new(rtt);
         let mut delayed = Vec::new();
-        // Not parsed: a file path need not be a valid URL.
-        let embedded = urls.database.expose_secret().starts_with("sqlite:");
+        let embedded = urls.is_embedded();
         if !embedded {
             let (url, server) = database_server(urls.database.expose_secret())
                 .map_err(|reason| format!("DATABASE_URL: {reason}"))?;

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 /// The page.
-pub const INDEX: &str = include_str!("page/index.html");
+pub(crate) const INDEX: &str = include_str!("page/index.html");
 
 const REPORT: &str = include_str!("page/report.html");
 const CSS: &str = include_str!("page/page.css");
@@ -29,8 +29,7 @@ const SCRIPTS: [(&str, &str); 10] = [
 const REPORT_SCRIPTS: usize = 5;
 
 /// The content type and the text of a file that the page loads; `None` if there is no such file.
-#[must_use]
-pub fn file(name: &str) -> Option<(&'static str, &'static str)> {
+pub(crate) fn file(name: &str) -> Option<(&'static str, &'static str)> {
     if name == "page.css" {
         return Some(("text/css; charset=utf-8", CSS));
     }

@@ -13,12 +13,15 @@ mod lineup;
 mod live;
 mod mismatch;
 mod order;
+mod pause;
 mod plan;
 mod replica_client;
 mod report;
 mod row;
+mod sale;
 mod tally;
 mod target;
+mod text;
 mod verdict;
 mod words;
 
@@ -27,7 +30,7 @@ pub use event::{Event, Observer, Start, Tick};
 pub use evidence::Evidence;
 pub use lineup::{Lineup, Skipped};
 pub use mismatch::Mismatch;
-pub use plan::{Entrants, RacePlan};
+pub use plan::{Entrants, Names, RacePlan};
 pub use replica_client::{Audit, Movement};
 pub use report::{Distance, Report, TableStyle};
 pub use row::Row;
@@ -93,7 +96,6 @@ pub async fn run(
     } = lineup;
     let mut report = Report {
         plan: plan.clone(),
-        targets: targets.to_vec(),
         rows: Vec::with_capacity(strategies.len()),
         skipped,
         stopped: None,
@@ -125,7 +127,7 @@ async fn run_one(
         let mut other = ReplicaClient::new(target);
         other.audit(&sku).await?;
     }
-    let before = counts::read(targets, strategy).await?;
+    let before = replica_client::lock_counts(targets, strategy).await?;
     observer(Event::Start(Start {
         strategy,
         tier: strategy.tier(),
@@ -136,7 +138,7 @@ async fn run_one(
     }));
     let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, observer).await;
     let (audit, ledger) = read_books(plan, targets, &sku).await?;
-    let (locks, silent) = counts::read_since(before, strategy).await?;
+    let (locks, silent) = replica_client::lock_counts_since(before, strategy).await?;
     let run = Run {
         strategy,
         sku,

@@ -1,13 +1,13 @@
-//! A race as it was seen: every event, for the page of the lab and for the report.
+//! A race as it was seen: every event, for the page of the lab, for the report, and as JSON.
 
 use serde_json::{Value, json};
 
 use crate::page;
-use crate::race::Event;
+use crate::race::{Event, Report};
 
 /// An event of a race with its name in `GET /lab/races/{id}/events`.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     /// `plan`, `start`, `tick`, `row` or `end`.
     pub name: &'static str,
     /// What it says.
@@ -16,22 +16,20 @@ pub struct Recorded {
 
 /// The events of one race in their order.
 #[derive(Debug, Clone, Default)]
-pub struct Recording {
+pub(crate) struct Recording {
     events: Vec<Recorded>,
 }
 
 impl Recording {
-    /// A race that is described by `plan`: what the buyers do, on which machine, and the command that
-    /// repeats it.
-    #[must_use]
-    pub fn new(plan: Value) -> Self {
+    /// A race that is described by `plan`.
+    pub(crate) fn new(plan: Value) -> Self {
         let mut recording = Self::default();
         recording.add("plan", plan);
         recording
     }
 
     /// Adds an event of the race. The line-up is part of the plan.
-    pub fn observe(&mut self, event: &Event) {
+    pub(crate) fn observe(&mut self, event: &Event) {
         match event {
             Event::Lineup(_) => {}
             Event::Start(start) => self.add("start", json!(start)),
@@ -40,20 +38,23 @@ impl Recording {
         }
     }
 
-    /// Adds the last event: `finished`, `stopped` or `failed`, and why it failed.
-    pub fn end(&mut self, state: &str, problem: Option<&str>) {
-        self.add("end", json!({"state": state, "problem": problem}));
+    /// Adds the last event: `finished`, `stopped` or `failed`, why it failed, and what the report adds to the
+    /// rows, if there is one.
+    pub(crate) fn end(&mut self, state: &str, problem: Option<&str>, report: Option<&Report>) {
+        let result = report.map(Report::result);
+        self.add(
+            "end",
+            json!({"state": state, "problem": problem, "result": result}),
+        );
     }
 
     /// Every event.
-    #[must_use]
-    pub fn events(&self) -> &[Recorded] {
+    pub(crate) fn events(&self) -> &[Recorded] {
         &self.events
     }
 
-    /// The events by strategy.
-    #[must_use]
-    pub fn json(&self) -> Value {
+    /// The race as JSON: its plan, the events of each strategy's run, and its end.
+    pub(crate) fn json(&self) -> Value {
         let (mut plan, mut end) = (Value::Null, Value::Null);
         let mut runs: Vec<Value> = Vec::new();
         for Recorded { name, data } in &self.events {
@@ -69,12 +70,11 @@ impl Recording {
                 (_, None) => {}
             }
         }
-        json!({"events": {"plan": plan, "runs": runs, "end": end}})
+        json!({"plan": plan, "runs": runs, "end": end})
     }
 
     /// One self-contained HTML file.
-    #[must_use]
-    pub fn html(&self) -> String {
+    pub(crate) fn html(&self) -> String {
         page::report(&self.json())
     }
 

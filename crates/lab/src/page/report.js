@@ -22,7 +22,7 @@ function reportRun(race, run) {
 }
 
 function buildReport() {
-  const race = JSON.parse(byId("data").textContent).events;
+  const race = JSON.parse(byId("data").textContent);
   byId("facts").replaceChildren(reportHead(race));
   const command = commandLine("the command");
   command.set(race.plan.command);

@@ -2,10 +2,9 @@
 
 use std::mem::take;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use hyper::Method;
 use hyper::header::HeaderValue;
@@ -19,6 +18,7 @@ use super::live::Live;
 use super::order;
 use super::plan::{DEADLINE, RacePlan};
 use super::replica_client::WAREHOUSE;
+use super::sale::Sale;
 use super::tally::Tally;
 use super::target::Target;
 use stocklock_core::strategy::Strategy;
@@ -26,20 +26,6 @@ use stocklock_core::strategy::Strategy;
 /// The longest time for opening all connections before the run. The others open with their first
 /// order.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
-
-/// What all buyers of a run share.
-#[derive(Debug)]
-pub(super) struct Sale {
-    pub(super) plan: RacePlan,
-    pub(super) sku: String,
-    path: String,
-    body: Bytes,
-    pub(super) deadline: Instant,
-    /// The first buyer who has no connection yet.
-    next_buyer: AtomicUsize,
-    tally: Mutex<Tally>,
-    targets: usize,
-}
 
 /// Sells `sku` under `strategy` until every order is settled, or until the plan's deadline.
 /// Returns the answers and the time from the first order to the last answer.
@@ -113,12 +99,5 @@ async fn serve(sale: Arc<Sale>, mut connection: Connection, first_buyer: usize) 
             }
         }
         buyer = sale.next_buyer.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Sale {
-    /// The answers so far. Never held while a buyer waits.
-    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().expect("counting does not panic")
     }
 }

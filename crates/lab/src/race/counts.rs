@@ -1,4 +1,4 @@
-//! Reads from `/metrics` how many locks were lost and how many writes were refused, by reason.
+//! Finds in `/metrics` how many locks were lost and how many writes were refused, by reason.
 //!
 //! A replica counts by strategy since its start, so a run's counts are the difference between two
 //! readings. The difference includes other requests that used the same strategy during the run.
@@ -8,9 +8,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::RaceError;
-use super::replica_client::ReplicaClient;
-use super::target::Target;
 use stocklock_core::strategy::Strategy;
 
 const LOST_LOCKS: &str = "stock_locks_lost_total";
@@ -42,7 +39,7 @@ impl Counts {
     }
 
     /// Adds the increase between two readings; `None` if a counter has decreased.
-    fn add_increase(&mut self, before: &Self, now: &Self) -> Option<()> {
+    pub(super) fn add_increase(&mut self, before: &Self, now: &Self) -> Option<()> {
         if before
             .0
             .keys()
@@ -145,47 +142,6 @@ pub(super) fn lock_wait_seconds(text: &str, strategy: Strategy) -> Result<f64, S
         value.and_then(Result::ok).ok_or_else(unexpected)
     });
     seconds.sum()
-}
-
-/// Reads the counts of each target once, even if it is listed twice.
-pub(super) async fn read(
-    targets: &[Target],
-    strategy: Strategy,
-) -> Result<Vec<(&Target, LockCounts)>, RaceError> {
-    let mut read = Vec::with_capacity(targets.len());
-    for (position, target) in targets.iter().enumerate() {
-        if !targets[..position].contains(target) {
-            let counts = ReplicaClient::new(target).lock_counts(strategy).await?;
-            read.push((target, counts));
-        }
-    }
-    Ok(read)
-}
-
-/// The sum of all targets' counts since `before`, and the targets that no longer answer. Fails if a
-/// counter has decreased, because then the target was restarted.
-pub(super) async fn read_since(
-    before: Vec<(&Target, LockCounts)>,
-    strategy: Strategy,
-) -> Result<(LockCounts, Vec<String>), RaceError> {
-    let mut sum = LockCounts::default();
-    let mut silent = Vec::new();
-    for (target, before) in before {
-        let now = match ReplicaClient::new(target).lock_counts(strategy).await {
-            Err(RaceError::Unreachable(_)) => {
-                silent.push(target.to_string());
-                continue;
-            }
-            now => now?,
-        };
-        let (lost, refused) = (&mut sum.lost_locks, &mut sum.refused_writes);
-        let lost = lost.add_increase(&before.lost_locks, &now.lost_locks);
-        let refused = refused.add_increase(&before.refused_writes, &now.refused_writes);
-        let problem = "decreased during the run; was it restarted?";
-        lost.and(refused)
-            .ok_or_else(|| format!("the counters of {target} {problem}"))?;
-    }
-    Ok((sum, silent))
 }
 
 #[cfg(test)]

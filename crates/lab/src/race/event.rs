@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::lineup::Lineup;
-use super::row::{Row, as_text};
+use super::row::Row;
+use super::text::as_text;
 use stocklock_core::strategy::{Strategy, Tier};
 
 /// Receives the events of a race in their order. It must return at once: the race waits for it.

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use super::RaceError;
 use super::plan::{Entrants, RacePlan};
 use super::replica_client::Listed;
-use super::row::as_text;
+use super::text::as_text;
 use stocklock_core::strategy::Strategy;
 
 /// A strategy that does not run.

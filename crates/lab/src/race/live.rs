@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::buyers::Sale;
 use super::event::{Event, Observer, Tick};
 use super::replica_client::ReplicaClient;
+use super::sale::Sale;
 use super::tally::percentiles_ms;
 use super::target::Target;
 use stocklock_core::strategy::{Strategy, Tier};

@@ -1,12 +1,16 @@
-//! The plan of a race: strategies, stock, buyers, connections. The targets are given separately.
+//! The plan of a race: strategies, stock, buyers, connections, replicas. It is the flags of `stocklock race`, and
+//! the page and the report show it as JSON.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser as _};
+use clap::{ArgAction, Args, value_parser};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::RaceError;
-use stocklock_core::strategy::{Safeguards, Strategy, Tier, UnknownStrategy};
+use super::text::as_milliseconds;
+use stocklock_core::strategy::{Strategy, Tier, UnknownStrategy};
 
 /// The largest number of orders of one run: their latencies and operation ids are kept in memory.
 const MAX_ORDERS: i64 = 10_000_000;
@@ -17,8 +21,13 @@ const MAX_CONNECTIONS: usize = 10_000;
 /// The longest time of one run. Orders that are not settled by then have failed.
 pub(super) const DEADLINE: Duration = Duration::from_mins(2);
 
+/// The longest round trip that is added. Opening a connection takes several round trips, which must fit into the
+/// wait limit.
+const MAX_RTT: Duration = Duration::from_millis(100);
+
 /// The strategies of a race.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Names")]
 pub enum Entrants {
     /// All strategies that the targets can run. The others are skipped and listed.
     Everyone,
@@ -39,6 +48,44 @@ impl FromStr for Entrants {
     }
 }
 
+/// The strategies of a race: `"all"`, or a list of names.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub enum Names {
+    /// The word `all`.
+    All(String),
+    /// Names.
+    These(Vec<String>),
+}
+
+impl TryFrom<Names> for Entrants {
+    type Error = String;
+
+    fn try_from(names: Names) -> Result<Self, String> {
+        let names = match names {
+            Names::All(word) if word == "all" => return Ok(Self::Everyone),
+            Names::All(_) => Vec::new(),
+            Names::These(names) => names,
+        };
+        if names.is_empty() {
+            return Err(
+                "expected \"all\", or a list of names; GET /strategies lists them".to_owned(),
+            );
+        }
+        let mut strategies = Vec::new();
+        for name in &names {
+            let strategy: Strategy = name
+                .parse()
+                .map_err(|_| format!("`{name}` is not a strategy; GET /strategies lists them"))?;
+            if strategies.contains(&strategy) {
+                return Err("a name is repeated".to_owned());
+            }
+            strategies.push(strategy);
+        }
+        Ok(Self::Only(strategies))
+    }
+}
+
 impl Serialize for Entrants {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -51,26 +98,84 @@ impl Serialize for Entrants {
 }
 
 /// One race: the same sale for each strategy, each time of a fresh SKU.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Args)]
 pub struct RacePlan {
-    /// The strategies.
+    /// `all`, or names separated by commas; see GET /strategies
+    #[arg(long = "strategy", value_name = "NAMES", default_value = "all")]
     pub strategies: Entrants,
-    /// Units in stock before each run.
+
+    /// Units in stock before each run
+    #[arg(long, value_name = "N", default_value_t = RacePlan::default().stock,
+          value_parser = value_parser!(i64).range(1..=1_000_000_000))]
     pub stock: i64,
-    /// Buyers who order at the same time.
+
+    /// Buyers who order at the same time
+    #[arg(long, value_name = "N", default_value_t = RacePlan::default().buyers, value_parser = up_to(100_000))]
     pub buyers: usize,
-    /// Orders of each buyer, one after the other.
+
+    /// Orders of each buyer, one after the other
+    #[arg(long, value_name = "N", default_value_t = RacePlan::default().orders, value_parser = up_to(1_000_000))]
     pub orders: usize,
-    /// Units of each order.
+
+    /// Units of each order
+    #[arg(long, value_name = "N", default_value_t = RacePlan::default().quantity,
+          value_parser = value_parser!(i64).range(1..=1_000))]
     pub quantity: i64,
-    /// Keep-alive connections that the buyers share. At most one per buyer is opened.
-    pub connections: usize,
-    /// The safeguards of the strategies with a lock.
-    pub safeguards: Safeguards,
+
+    /// Connections that the buyers share [default: one per buyer]
+    #[arg(long, value_name = "N", value_parser = up_to(10_000))]
+    pub connections: Option<usize>,
+
+    /// Replicas to start
+    #[arg(long, value_name = "N", default_value_t = RacePlan::default().replicas, conflicts_with = "targets",
+          value_parser = value_parser!(u32).range(1..=16))]
+    pub replicas: u32,
+
+    /// `off`: strategies with a lock write unconditionally, so a lost lock can oversell
+    #[arg(long, value_name = "SWITCH", default_value = "on", value_parser = switch(),
+          action = ArgAction::Set)]
+    pub guard: bool,
+
+    /// `off`: strategies with a lock do not check whether they lost it; the guard still refuses the
+    /// write
+    #[arg(long, value_name = "SWITCH", default_value = "on", value_parser = switch(),
+          action = ArgAction::Set)]
+    pub check: bool,
+
+    /// Add this round trip between the replicas and the database, Redis and ZooKeeper, such as
+    /// `1ms` or `500us`, up to 100ms
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = round_trip,
+          conflicts_with = "targets")]
+    #[serde(rename = "rtt_ms", serialize_with = "as_milliseconds")]
+    pub rtt: Duration,
+}
+
+fn up_to(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
+}
+
+/// Parses whether a safeguard is used.
+fn switch() -> impl clap::builder::TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|switch| switch == "on")
+}
+
+/// Parses the value of `--rtt`.
+fn round_trip(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(rtt) if rtt <= MAX_RTT => Ok(rtt),
+        _ => Err("expected a time in us or ms, up to 100ms, such as 1ms; or 0".to_owned()),
+    }
+}
+
+impl Default for RacePlan {
+    /// The race without any flag.
+    fn default() -> Self {
+        Self::new(5_000, 100, 60)
+    }
 }
 
 impl RacePlan {
-    /// All strategies, one unit per order, one connection per buyer, all safeguards.
+    /// All strategies, one unit per order, one connection per buyer, all safeguards, two replicas.
     #[must_use]
     pub fn new(stock: i64, buyers: usize, orders: usize) -> Self {
         Self {
@@ -79,8 +184,11 @@ impl RacePlan {
             buyers,
             orders,
             quantity: 1,
-            connections: buyers,
-            safeguards: Safeguards::default(),
+            connections: None,
+            replicas: 2,
+            guard: true,
+            check: true,
+            rtt: Duration::ZERO,
         }
     }
 
@@ -88,7 +196,7 @@ impl RacePlan {
     #[must_use]
     pub fn seckill() -> Self {
         Self {
-            connections: 256,
+            connections: Some(256),
             ..Self::new(100, 10_000, 1)
         }
     }
@@ -126,15 +234,16 @@ impl RacePlan {
     }
 
     fn safeguards_query(&self) -> String {
-        let Safeguards { guard, check } = self.safeguards;
-        let parameters = [(guard, "&guard=off"), (check, "&check=off")];
+        let parameters = [(self.guard, "&guard=off"), (self.check, "&check=off")];
         let off = parameters.into_iter().filter(|(on, _)| !on);
         off.map(|(_, parameter)| parameter).collect()
     }
 
-    /// The number of connections that are opened.
-    pub(super) fn connections(&self) -> usize {
-        self.connections.min(self.buyers)
+    /// The number of connections that are opened: at most one for each buyer.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections
+            .map_or(self.buyers, |shared| shared.min(self.buyers))
     }
 
     pub(super) fn check(&self) -> Result<(), RaceError> {
@@ -142,7 +251,7 @@ impl RacePlan {
             "the stock must not be negative"
         } else if self.quantity < 1 {
             "the quantity of an order must be at least 1"
-        } else if self.buyers == 0 || self.orders == 0 || self.connections == 0 {
+        } else if self.buyers == 0 || self.orders == 0 || self.connections == Some(0) {
             "buyers, orders and connections must each be at least 1"
         } else if self.connections() > MAX_CONNECTIONS {
             "at most 10,000 connections; use fewer for the same buyers"
@@ -172,14 +281,34 @@ mod tests {
     }
 
     #[test]
+    fn round_trip_has_a_unit_and_a_bound() {
+        for (text, microseconds) in [("0", 0), ("500us", 500), ("1ms", 1000), ("100ms", 100_000)] {
+            let expected = Duration::from_micros(microseconds);
+            assert_eq!(round_trip(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "1",
+            "ms",
+            "-1ms",
+            "1m",
+            "101ms",
+            "1s",
+            "99999999999999999999s",
+        ] {
+            assert!(round_trip(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
     fn only_lock_strategies_get_the_safeguards() {
         let mut plan = RacePlan::jmeter();
-        plan.safeguards.check = false;
+        plan.check = false;
         let path = |strategy| format!("/stock/deduct?strategy={strategy}");
         let (locked, unlocked) = (Strategy::RedisLock, Strategy::Optimistic);
         assert_eq!(plan.order_path(locked), path(locked) + "&check=off");
         assert_eq!(plan.order_path(unlocked), path(unlocked));
-        plan.safeguards.guard = false;
+        plan.guard = false;
         let both = "&guard=off&check=off";
         assert_eq!(plan.order_path(locked), path(locked) + both);
         assert_eq!(plan.probe_path(), path(Strategy::SingleSql) + both);

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::RaceError;
 use super::connection::{Answer, Connection, ExchangeError};
 use super::counts::{LockCounts, lock_wait_seconds};
-use super::order::pause;
+use super::pause::pause;
 use super::plan::RacePlan;
 use super::target::Target;
 use stocklock_core::strategy::Strategy;
@@ -258,4 +258,45 @@ impl ReplicaClient {
             attempt += 1;
         }
     }
+}
+
+/// Reads the counts of each target once, even if it is listed twice.
+pub(super) async fn lock_counts(
+    targets: &[Target],
+    strategy: Strategy,
+) -> Result<Vec<(&Target, LockCounts)>> {
+    let mut read = Vec::with_capacity(targets.len());
+    for (position, target) in targets.iter().enumerate() {
+        if !targets[..position].contains(target) {
+            let counts = ReplicaClient::new(target).lock_counts(strategy).await?;
+            read.push((target, counts));
+        }
+    }
+    Ok(read)
+}
+
+/// The sum of all targets' counts since `before`, and the targets that no longer answer. Fails if a
+/// counter has decreased, because then the target was restarted.
+pub(super) async fn lock_counts_since(
+    before: Vec<(&Target, LockCounts)>,
+    strategy: Strategy,
+) -> Result<(LockCounts, Vec<String>)> {
+    let mut sum = LockCounts::default();
+    let mut silent = Vec::new();
+    for (target, before) in before {
+        let now = match ReplicaClient::new(target).lock_counts(strategy).await {
+            Err(RaceError::Unreachable(_)) => {
+                silent.push(target.to_string());
+                continue;
+            }
+            now => now?,
+        };
+        let (lost, refused) = (&mut sum.lost_locks, &mut sum.refused_writes);
+        let lost = lost.add_increase(&before.lost_locks, &now.lost_locks);
+        let refused = refused.add_increase(&before.refused_writes, &now.refused_writes);
+        let problem = "decreased during the run; was it restarted?";
+        lost.and(refused)
+            .ok_or_else(|| format!("the counters of {target} {problem}"))?;
+    }
+    Ok((sum, silent))
 }

@@ -1,4 +1,4 @@
-//! The report of a race: the table, the evidence and the conclusion, or everything as JSON.
+//! The report of a race: the table, the evidence and the conclusion.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::counts::Counts;
 use super::lineup::Skipped;
-use super::plan::{DEADLINE, RacePlan};
+use super::plan::RacePlan;
 use super::row::Row;
-use super::target::Target;
+use super::text::milliseconds;
 use super::verdict::Verdict;
 
 /// Head and cell of a column, and whether only the wide table has it.
@@ -66,7 +66,6 @@ pub struct Report {
     /// The network latency that the caller added.
     pub distance: Option<Distance>,
     pub(super) plan: RacePlan,
-    pub(super) targets: Vec<Target>,
     /// A row for each strategy, in the order of the runs.
     pub rows: Vec<Row>,
     pub(super) skipped: Vec<Skipped>,
@@ -103,11 +102,6 @@ impl fmt::Display for Distance {
     }
 }
 
-/// Converts to milliseconds with a resolution of one microsecond.
-fn milliseconds(duration: Duration) -> f64 {
-    duration.as_micros() as f64 / 1000.0
-}
-
 impl Report {
     /// Whether a strategy broke its promise, or the race did not prove that it kept it.
     #[must_use]
@@ -115,21 +109,13 @@ impl Report {
         self.stopped.is_some() || self.rows.iter().any(|row| row.verdict.fails())
     }
 
-    /// Everything as JSON.
+    /// What the runs of the single strategies do not show, as JSON.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub fn result(&self) -> Value {
         let distance = self.distance.as_ref();
-        let mut plan = json!(self.plan);
-        plan["deadline_seconds"] = DEADLINE.as_secs_f64().into();
         json!({
-            "plan": plan,
-            "targets": self.targets,
-            "rows": self.rows,
-            "skipped": self.skipped,
-            "stopped": self.stopped,
             "broken": self.broken(),
             "conclusion": self.conclusion(),
-            "rtt_ms": distance.map(|distance| milliseconds(distance.rtt)),
             "measured_rtt_ms": distance.map(|distance| milliseconds(distance.measured)),
             "delayed": distance.map(|distance| &distance.delayed),
         })
@@ -192,10 +178,10 @@ impl Report {
         let rtt = distance.map(|distance| format!("rtt: {distance}"));
         let lines = [
             rtt.as_deref(),
-            (!self.plan.safeguards.guard).then_some(
+            (!self.plan.guard).then_some(
                 "guard off: lock strategies wrote unconditionally, so no write was refused",
             ),
-            (!self.plan.safeguards.check).then_some(
+            (!self.plan.check).then_some(
                 "check off: lock strategies did not check whether they had lost their lock",
             ),
         ];

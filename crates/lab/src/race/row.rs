@@ -1,10 +1,9 @@
 //! The result of one strategy's run.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::counts::LockCounts;
 use super::evidence::Evidence;
@@ -12,6 +11,7 @@ use super::mismatch::Mismatch;
 use super::plan::RacePlan;
 use super::replica_client::{Audit, Movement};
 use super::tally::{Answers, Tally};
+use super::text::as_text;
 use super::verdict::{Verdict, findings};
 use super::words::Words;
 use stocklock_core::strategy::{Strategy, Tier};
@@ -150,13 +150,6 @@ impl Run {
     }
 }
 
-pub(super) fn as_text<T: fmt::Display, S: Serializer>(
-    value: &T,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
-}
-
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
@@ -272,7 +265,6 @@ mod tests {
         row.p99_ms = Some(99_999.9);
         let report = Report {
             plan: RacePlan::new(3, 4, 1),
-            targets: Vec::new(),
             rows: vec![row],
             skipped: Vec::new(),
             stopped: None,

@@ -3,22 +3,26 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use secrecy::ExposeSecret;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::race::{Race, RaceFailure, RaceSettings};
-use stocklock_lab::race::{Event, Lineup};
-use stocklock_lab::recording::{Recorded, Recording};
+use crate::delay::ServerUrls;
+use crate::description::describe;
+use crate::error::LabError;
+use crate::limits::LIMITS;
+use crate::race::{Event, Lineup, RacePlan, Report};
+use crate::recording::{Recorded, Recording};
+use crate::runner::{RaceFailure, RaceSettings, delay, race_on_new_replicas};
+use stocklock_core::strategy::Strategy;
 
 /// The number of races that are kept, with the running one.
 const KEPT: usize = 5;
 
 /// The races of a lab.
 #[derive(Debug)]
-pub(crate) struct Races {
+pub struct Races {
     settings: Arc<RaceSettings>,
     place: String,
     /// Newest first.
@@ -26,15 +30,6 @@ pub(crate) struct Races {
     /// Cancelled when the lab stops.
     shutdown: CancellationToken,
     tasks: TaskTracker,
-}
-
-/// Why a race was not started.
-#[derive(Debug)]
-pub(crate) enum Rejected {
-    /// This one runs.
-    Running(Uuid),
-    /// The lab stops.
-    ShuttingDown,
 }
 
 /// Whether a race has ended, and how.
@@ -63,7 +58,7 @@ impl State {
 
 /// A race, which may have ended.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     pub(crate) id: Uuid,
     stop: CancellationToken,
     recording: Mutex<Recording>,
@@ -73,7 +68,8 @@ pub(crate) struct Running {
 
 impl Races {
     /// No race yet. `place` describes where the stock of a race is.
-    pub(crate) fn new(settings: RaceSettings, place: String, shutdown: CancellationToken) -> Self {
+    #[must_use]
+    pub fn new(settings: RaceSettings, place: String, shutdown: CancellationToken) -> Self {
         Self {
             settings: Arc::new(settings),
             place,
@@ -87,28 +83,42 @@ impl Races {
         &self.place
     }
 
-    /// Whether a race has a server that can be moved away.
-    pub(crate) fn can_be_delayed(&self) -> bool {
-        let servers = &self.settings.servers;
-        let is_embedded = servers.database.expose_secret().starts_with("sqlite:");
-        !is_embedded || servers.redis.is_some() || servers.zookeeper.is_some()
+    /// The servers of a race.
+    pub(crate) fn servers(&self) -> &ServerUrls {
+        &self.settings.servers
     }
 
-    /// Starts the race, unless another one runs.
-    pub(crate) fn start(&self, race: Race, lineup: &Lineup) -> Result<Arc<Running>, Rejected> {
+    /// Starts the race, unless another one runs. `why_not` says why a strategy cannot run here.
+    ///
+    /// # Errors
+    /// If this lab cannot run such a race, or none at the moment.
+    pub fn start(
+        &self,
+        plan: RacePlan,
+        why_not: impl Fn(Strategy) -> Option<String>,
+    ) -> Result<Arc<Running>, LabError> {
+        LIMITS.check(&plan)?;
+        if !plan.rtt.is_zero() && !self.servers().can_be_delayed() {
+            return Err(LabError::refused(
+                "rtt_ms: there is no server to delay: SQLite is part of the process; set \
+                 DATABASE_URL, REDIS_URL, REDLOCK_URLS or ZOOKEEPER_CONNECT",
+            ));
+        }
+        let lineup = Lineup::choose(&plan, why_not).map_err(LabError::unavailable)?;
         let mut races = self.races();
         if let Some(newest) = races.front().filter(|race| race.state() == State::Running) {
-            return Err(Rejected::Running(newest.id));
+            let detail = "another race runs; stop it, or wait for its end";
+            return Err(LabError::running(newest.id, detail));
         }
         if self.shutdown.is_cancelled() {
-            return Err(Rejected::ShuttingDown);
+            return Err(LabError::shutting_down());
         }
         let id = Uuid::now_v7();
-        let plan = race.describe(&id.to_string(), &self.place, lineup);
+        let description = describe(&plan, &[], &id.to_string(), &self.place, &lineup);
         let running = Arc::new(Running {
             id,
             stop: self.shutdown.child_token(),
-            recording: Mutex::new(Recording::new(plan)),
+            recording: Mutex::new(Recording::new(description)),
             progress: watch::Sender::new((1, State::Running)),
         });
         races.push_front(Arc::clone(&running));
@@ -116,14 +126,14 @@ impl Races {
         let (settings, started) = (Arc::clone(&self.settings), Arc::clone(&running));
         let running_task = self
             .tasks
-            .spawn(async move { running.run(&race, &settings).await });
+            .spawn(async move { running.run(&plan, &settings).await });
         let ended = Arc::clone(&started);
         self.tasks.spawn(async move {
             let outcome = running_task.await;
             // Otherwise a defect would leave the race running indefinitely.
             let outcome =
                 outcome.unwrap_or_else(|error| Err(RaceFailure::Other(error.to_string())));
-            ended.end(outcome);
+            ended.end(&outcome);
         });
         Ok(started)
     }
@@ -139,7 +149,7 @@ impl Races {
     }
 
     /// Waits until no replica of a race is left. The lab stops.
-    pub(crate) async fn ended(&self) {
+    pub async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -177,7 +187,7 @@ impl Running {
         self.locked().events().get(position).cloned()
     }
 
-    async fn run(&self, race: &Race, settings: &RaceSettings) -> Result<(), RaceFailure> {
+    async fn run(&self, plan: &RacePlan, settings: &RaceSettings) -> Result<Report, RaceFailure> {
         let observer = |event: Event| {
             let mut recording = self.locked();
             recording.observe(&event);
@@ -185,26 +195,21 @@ impl Running {
             self.progress.send_modify(|progress| progress.0 = events);
         };
         let delayed = tokio::select! {
-            delayed = race.delay(&settings.servers) => delayed?,
+            delayed = delay(plan, &settings.servers) => delayed?,
             () = self.stop.cancelled() => return Err(RaceFailure::Stopped),
         };
-        let report = race
-            .run(settings, delayed.as_ref(), &observer, &self.stop)
-            .await?;
-        match report.stopped {
-            Some(problem) => Err(RaceFailure::Other(problem)),
-            None => Ok(()),
-        }
+        race_on_new_replicas(plan, settings, delayed.as_ref(), &observer, &self.stop).await
     }
 
-    fn end(&self, outcome: Result<(), RaceFailure>) {
+    fn end(&self, outcome: &Result<Report, RaceFailure>) {
         let (state, problem) = match outcome {
-            Ok(()) => (State::Finished, None),
+            Ok(report) if report.stopped.is_some() => (State::Failed, report.stopped.clone()),
+            Ok(_) => (State::Finished, None),
             Err(RaceFailure::Stopped) => (State::Stopped, None),
             Err(error) => (State::Failed, Some(error.to_string())),
         };
         let mut recording = self.locked();
-        recording.end(state.name(), problem.as_deref());
+        recording.end(state.name(), problem.as_deref(), outcome.as_ref().ok());
         let events = recording.events().len();
         self.progress.send_replace((events, state));
     }

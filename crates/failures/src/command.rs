@@ -6,9 +6,12 @@ use clap::Args;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
-use super::{Failure, print_output};
-use stocklock_failures::telling::Telling;
-use stocklock_failures::{Falsified, Order, Places, Story, Teller};
+use crate::places::Places;
+use crate::story::Story;
+use crate::teller::{Order, Teller};
+use crate::telling::Telling;
+use crate::variant::Falsified;
+use crate::{Failure, document, process, stories};
 
 /// Tell the stories of the gallery of failures
 #[derive(Debug, Args)]
@@ -78,45 +81,71 @@ pub(super) struct StoryServers {
 }
 
 fn story(name: &str) -> Result<&'static Story, String> {
-    let found = stocklock_failures::find(name);
+    let found = stories::find(name);
     found.ok_or_else(|| "no story has this name; `stocklock failures` lists them".to_owned())
 }
 
-/// Lists the stories, or tells some.
-pub(super) async fn failures(args: FailuresArgs) -> Result<(), Failure> {
-    if args.actor {
-        let served = stocklock_failures::serve_actor().await;
-        return served.map_err(|error| Failure::Other(error.to_string()));
-    }
-    if args.markdown {
-        return print_output(&stocklock_failures::document());
-    }
-    let stories = if args.all {
-        stocklock_failures::all().iter().collect()
-    } else {
-        args.stories.clone()
-    };
-    if stories.is_empty() {
-        return list(args.json);
-    }
-    let teller = Teller::new(args.places()?);
-    let mut problems = Vec::new();
-    for story in stories {
-        match args.tell(&teller, story).await {
-            Err(Failure::Other(problem)) => problems.push(problem),
-            told => told?,
-        }
-    }
-    if problems.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::Other(problems.join("\n")))
-}
-
 impl FailuresArgs {
+    /// Lists the stories, or tells some. `print` writes to standard output.
+    ///
+    /// # Errors
+    /// If a story did not come out as it must, or could not be told; if `print` fails.
+    pub async fn run<E: From<Failure>>(
+        self,
+        print: impl Fn(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.actor {
+            let served = process::serve_actor().await;
+            return Ok(served.map_err(|error| Failure::new(error.to_string()))?);
+        }
+        if self.markdown {
+            return print(&document());
+        }
+        let stories = if self.all {
+            stories::all().iter().collect()
+        } else {
+            self.stories.clone()
+        };
+        if stories.is_empty() {
+            return print(&list(self.json));
+        }
+        let teller = Teller::new(self.places()?);
+        let mut problems = Vec::new();
+        for story in stories {
+            let mut first: Option<String> = None;
+            for _ in 0..self.times {
+                match self.tell(&teller, story, first.as_deref()).await {
+                    Ok((line, telling)) => {
+                        if first.is_none() {
+                            let text = if self.json {
+                                line.clone()
+                            } else {
+                                telling.text(story)
+                            };
+                            print(&(text + "\n"))?;
+                        }
+                        if let Some(problem) = telling.problem() {
+                            problems.push(problem);
+                            break;
+                        }
+                        first.get_or_insert(line);
+                    }
+                    Err(problem) => {
+                        problems.push(problem.to_string());
+                        break;
+                    }
+                }
+            }
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(problems.join("\n")).into())
+    }
+
     fn places(&self) -> Result<Places, Failure> {
         let program = env::current_exe()
-            .map_err(|error| Failure::Other(format!("cannot find this program's file: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot find this program's file: {error}")))?;
         let url = |url: &Option<SecretString>| url.as_ref().map(|url| url.expose_secret().into());
         let servers = &self.servers;
         Ok(Places {
@@ -128,48 +157,37 @@ impl FailuresArgs {
         })
     }
 
-    /// Tells one story and prints it. An error is a story that did not come out as it must.
-    async fn tell(&self, teller: &Teller, story: &Story) -> Result<(), Failure> {
+    /// Tells one story, which must come out like `first`. Also returns it as a line of JSON.
+    async fn tell(
+        &self,
+        teller: &Teller,
+        story: &Story,
+        first: Option<&str>,
+    ) -> Result<(String, Telling), Failure> {
         let order = if self.swap {
             Order::Swapped
         } else {
             Order::AsWritten
         };
-        let mut first: Option<String> = None;
-        for _ in 0..self.times {
-            let told = teller.tell(story, order, self.falsify.map(Falsified)).await;
-            let told = told.map_err(|error| Failure::Other(error.to_string()))?;
-            let line = json!(told).to_string();
-            match &first {
-                None => print_telling(&told, story, self.json)?,
-                Some(first) if *first != line => {
-                    let problem = format!("{}: a later run differs: {line}", story.name);
-                    return Err(Failure::Other(problem));
-                }
-                Some(_) => {}
-            }
-            first.get_or_insert(line);
-            if let Some(problem) = told.problem() {
-                return Err(Failure::Other(problem));
-            }
+        let telling = teller
+            .tell(story, order, self.falsify.map(Falsified))
+            .await?;
+        let line = json!(telling).to_string();
+        if first.is_some_and(|first| first != line) {
+            return Err(Failure::new(format!(
+                "{}: a later run differs: {line}",
+                story.name
+            )));
         }
-        Ok(())
+        Ok((line, telling))
     }
 }
 
-fn print_telling(told: &Telling, story: &Story, as_json: bool) -> Result<(), Failure> {
-    let text = if as_json {
-        json!(told).to_string()
-    } else {
-        told.text(story)
-    };
-    print_output(&(text + "\n"))
-}
-
-/// Prints the stories by group.
-fn list(as_json: bool) -> Result<(), Failure> {
+/// The stories by group.
+fn list(as_json: bool) -> String {
+    let mut text = String::new();
     let mut group = "";
-    for story in stocklock_failures::all() {
+    for story in stories::all() {
         if as_json {
             let Story {
                 name,
@@ -180,17 +198,17 @@ fn list(as_json: bool) -> Result<(), Failure> {
             } = story;
             let line =
                 json!({"name": name, "group": group, "summary": summary, "servers": servers});
-            print_output(&format!("{line}\n"))?;
+            text += &format!("{line}\n");
             continue;
         }
         if story.group != group {
             group = story.group;
-            print_output(&format!("{group}\n"))?;
+            text += &format!("{group}\n");
         }
-        print_output(&format!("  {:<28}{}\n", story.name, story.summary))?;
+        text += &format!("  {:<28}{}\n", story.name, story.summary);
     }
-    if as_json {
-        return Ok(());
+    if !as_json {
+        text += "\nstocklock failures NAME runs one.\n";
     }
-    print_output("\nstocklock failures NAME runs one.\n")
+    text
 }

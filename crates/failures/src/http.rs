@@ -3,35 +3,29 @@
 use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use stocklock_failures::telling::Seen;
-use stocklock_failures::{Story, Variant};
+use crate::stories;
+use crate::story::{Seen, Story, Variant};
 
-/// One step of a story.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct StepBody {
-    /// Who acts.
-    actor: &'static str,
-    /// The raw command.
-    command: String,
-    /// What comes back, or `waits`.
-    answer: String,
-    /// What it means.
-    sentence: &'static str,
+/// The route, with its documentation.
+pub fn router<S: Clone + Send + Sync + 'static>() -> OpenApiRouter<S> {
+    OpenApiRouter::new().routes(routes!(failures))
 }
 
 /// One variant of a story.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct VariantBody {
+pub(crate) struct VariantBody {
     /// What the servers have at the end, in words.
     finding: String,
     /// The steps, in order.
-    steps: Vec<StepBody>,
+    steps: Vec<Seen>,
 }
 
 /// One classic way to get stock wrong.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct StoryBody {
+pub(crate) struct StoryBody {
     /// Its name.
     name: &'static str,
     /// A few words.
@@ -58,7 +52,7 @@ pub(in crate::http) struct StoryBody {
 
 /// The gallery.
 #[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Gallery {
+pub(crate) struct Gallery {
     /// All stories, by group.
     stories: Vec<StoryBody>,
 }
@@ -66,15 +60,15 @@ pub(in crate::http) struct Gallery {
 /// List the gallery of failures, with every step
 #[utoipa::path(get, path = "/lab/failures", tag = "lab",
     responses((status = 200, description = "All stories", body = Gallery)))]
-pub(in crate::http) async fn failures() -> Json<Gallery> {
-    let stories = stocklock_failures::all().iter().map(body).collect();
+pub(crate) async fn failures() -> Json<Gallery> {
+    let stories = stories::all().iter().map(body).collect();
     Json(Gallery { stories })
 }
 
 fn body(story: &'static Story) -> StoryBody {
     let variant = |variant| VariantBody {
         finding: story.finding(variant),
-        steps: story.written(variant).into_iter().map(step).collect(),
+        steps: story.written(variant),
     };
     StoryBody {
         name: story.name,
@@ -88,14 +82,5 @@ fn body(story: &'static Story) -> StoryBody {
         actors: story.actors(),
         naive: variant(Variant::Naive),
         right: variant(Variant::Right),
-    }
-}
-
-fn step(seen: Seen) -> StepBody {
-    StepBody {
-        actor: seen.actor,
-        command: seen.command,
-        answer: seen.answer,
-        sentence: seen.sentence,
     }
 }

@@ -11,9 +11,8 @@ use axum::response::sse::{Event, KeepAlive};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 
-use super::LabRaces;
-use super::races::unknown_race;
-use crate::http::{ApiError, openapi};
+use super::{Invalid, LabRaces, NotInLab, unknown_race};
+use crate::error::LabError;
 use crate::races::Running;
 
 /// A comment is sent after this silence, so that a proxy does not close the connection.
@@ -27,14 +26,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
     ),
     responses(
         (status = 200, description = "`plan`, `start`, `tick`, `row`, `end`", content_type = "text/event-stream", body = String),
-        (status = 404, response = openapi::NotInLab),
-        (status = 422, response = openapi::Invalid),
+        (status = 404, response = NotInLab),
+        (status = 422, response = Invalid),
     ))]
-pub(in crate::http) async fn events(
+pub(crate) async fn events(
     LabRaces(races): LabRaces,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, LabError> {
     let race = races.find(&id).ok_or_else(unknown_race)?;
     let last = headers.get("last-event-id");
     let last = last.map_or(Some(0), |last| {
@@ -42,7 +41,7 @@ pub(in crate::http) async fn events(
         usize::try_from(number).ok()
     });
     let last =
-        last.ok_or_else(|| ApiError::invalid("Last-Event-ID: not the number of an event"))?;
+        last.ok_or_else(|| LabError::invalid("Last-Event-ID: not the number of an event"))?;
     let stream = stream(race, last);
     Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }

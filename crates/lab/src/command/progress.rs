@@ -4,8 +4,7 @@ use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::telemetry::print_line;
-use stocklock_lab::race::{Event, Row, Start, Tick};
+use crate::race::{Event, Row, Start, Tick};
 
 const TEMPLATE: &str = "{prefix:14} [{bar:24}] {pos}/{len} orders  {msg}  {elapsed}";
 
@@ -13,6 +12,8 @@ const TEMPLATE: &str = "{prefix:14} [{bar:24}] {pos}/{len} orders  {msg}  {elaps
 #[derive(Debug)]
 pub(super) struct Progress {
     quiet: bool,
+    /// Writes a line to standard error.
+    log: fn(&str),
     run: Mutex<Run>,
 }
 
@@ -26,7 +27,7 @@ struct Run {
 
 impl Progress {
     /// `quiet`: shows nothing.
-    pub(super) fn new(quiet: bool) -> Self {
+    pub(super) fn new(quiet: bool, log: fn(&str)) -> Self {
         let run = Run {
             bar: ProgressBar::hidden(),
             stock: 0,
@@ -34,6 +35,7 @@ impl Progress {
         };
         Self {
             quiet,
+            log,
             run: Mutex::new(run),
         }
     }
@@ -48,7 +50,7 @@ impl Progress {
             Event::Lineup(_) => {}
             Event::Start(start) => *run = Run::begin(start),
             Event::Tick(tick) => run.tick(tick),
-            Event::Row(row) => run.finish(row),
+            Event::Row(row) => run.finish(row, self.log),
         }
     }
 }
@@ -76,11 +78,11 @@ impl Run {
             .set_message(format!("{message}, {:.0}/s", tick.rate));
     }
 
-    fn finish(&mut self, row: &Row) {
+    fn finish(&mut self, row: &Row, log: fn(&str)) {
         let result = format!("{} sold: {}", row.answers.sold, row.verdict);
         if self.bar.is_hidden() {
             let (strategy, orders, seconds) = (row.strategy, row.orders, row.wall_seconds);
-            print_line(&format!(
+            log(&format!(
                 "{strategy}: {orders} orders in {seconds:.1} s, {result}"
             ));
         }

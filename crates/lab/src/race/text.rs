@@ -1,0 +1,27 @@
+//! How figures of a race are written as JSON.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use serde::Serializer;
+
+/// The text of a value.
+pub(super) fn as_text<T: Display, S: Serializer>(
+    value: &T,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// A duration in milliseconds.
+pub(super) fn as_milliseconds<S: Serializer>(
+    value: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(milliseconds(*value))
+}
+
+/// Converts to milliseconds with a resolution of one microsecond.
+pub(super) fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
