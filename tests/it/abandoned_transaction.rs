@@ -16,6 +16,7 @@ use rstest::rstest;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
+use stocklock::lab::delay::DelayedServers;
 use stocklock::ports::{AttemptOutcome, StoreError};
 use stocklock::stock::{MovementKind, Warehouse};
 use stocklock_testkit::assert_matches;
@@ -23,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::faults::session::Session;
 use crate::store_contract::fixture::{Fixture, SOON, all_of, deduction, guarded, name, open};
-use crate::support::proxy::{Mode, Proxy};
+use crate::support::distant;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Drops `future` after `polls` polls that returned pending; returns whether it was dropped.
@@ -62,12 +63,11 @@ async fn once_free<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> T {
 
 /// A URL of the fixture's database at which a server answers with a delay, so that a future is
 /// pending at least once for each answer.
-async fn distant(fixture: &Fixture) -> (Option<Proxy>, String) {
+async fn distant(fixture: &Fixture) -> (Option<DelayedServers>, String) {
     if fixture.backend == Sqlite {
         return (None, fixture.url.clone());
     }
-    let (proxy, url) = Proxy::before(&fixture.url).await;
-    proxy.set(Mode::Delay(Duration::from_millis(1))).await;
+    let (proxy, url) = distant::distant(&fixture.url, Duration::from_millis(2)).await;
     (Some(proxy), url)
 }
 

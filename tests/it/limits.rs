@@ -14,9 +14,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::until;
 use crate::support::app::{Answer, TestApp, send, try_send};
-use crate::support::proxy::Mode;
+use crate::support::distant::distant;
 use crate::support::rival::{Raw, Rival};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
 
 /// How much longer than a limit an answer may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(10);
@@ -278,13 +279,12 @@ async fn large_bodies_that_do_not_end_are_bounded() {
     bodies.shutdown().await;
 }
 
-/// With one connection for readiness, and 80 ms for a round trip, six questions end within the limit.
+/// With one connection for readiness, and 40 ms for a round trip, twelve questions end within the limit.
 #[tokio::test]
 async fn concurrent_probes_of_readiness_are_answered_together() {
-    let (proxy, app) = TestApp::proxied(Postgres, &[]).await;
-    // Opens the connection.
-    send(app.request(0, Method::GET, "/readyz")).await.ok();
-    proxy.set(Mode::Delay(Duration::from_millis(40))).await;
+    let database = fresh_database(Postgres).await;
+    let (_proxy, url) = distant(&database.url, Duration::from_millis(40)).await;
+    let app = TestApp::on(&url, 1, &[]).await;
     until("all probes are ready", async || {
         let probes = (0..30).map(|_| send(app.request(0, Method::GET, "/readyz")));
         let answers = join_all(probes).await;

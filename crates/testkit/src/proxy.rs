@@ -46,8 +46,6 @@ pub enum Mode {
     /// Forwards nothing, indefinitely, on connections that are open now; neither side notices. New
     /// connections pass.
     Strand,
-    /// Forwards each piece this much later, in each direction.
-    Delay(Duration),
 }
 
 /// A proxy in front of one server. Dropping it closes every connection.
@@ -347,7 +345,6 @@ async fn passing(mode: &mut watch::Receiver<Mode>) {
         let now = *mode.borrow_and_update();
         match now {
             Mode::Pass => return,
-            Mode::Delay(by) => return tokio::time::sleep(by).await,
             // In Strand and Refuse, until the acceptor ends this task.
             Mode::Blackhole | Mode::Strand | Mode::Refuse => {
                 if mode.changed().await.is_err() {

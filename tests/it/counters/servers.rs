@@ -17,8 +17,8 @@ use super::store::Subject;
 use super::{SAFE, SKU, full_size};
 use crate::faults::until;
 use crate::support::app::{TestApp, send};
+use crate::support::distant::distant;
 use crate::support::process::Process;
-use crate::support::proxy::{Mode, Proxy};
 use crate::support::redis::{Pair, RedisCluster, command};
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::PrivateServer;
@@ -74,12 +74,11 @@ async fn clients(server: &PrivateServer) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watch_without_a_free_connection_opens_no_more() {
     let server = PrivateServer::redis(&[]).await;
-    let (proxy, url) = Proxy::before(server.url()).await;
+    let (_proxy, url) = distant(server.url(), Duration::from_millis(100)).await;
     let subject = Arc::new(Subject::with_limit(&url, 4 * WAIT_LIMIT, 1).await);
     until_asked(&subject, Watch).await;
     let before = clients(&server).await;
     // Three round trips of 100 ms: all calls need three times their share of the limit.
-    proxy.set(Mode::Delay(Duration::from_millis(50))).await;
     let call = |subject: Arc<Subject>| async move { subject.take(1, Watch).await };
     let calls: JoinSet<_> = (0..20).map(|_| call(Arc::clone(&subject))).collect();
     let answers = calls.join_all().await;

@@ -1,12 +1,10 @@
 //! The proxy's modes, and its triggers that cut.
 
 use std::io;
-use std::time::Duration;
 
 use stocklock_testkit::proxy::{Mode, Proxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Instant;
 
 use super::{is_silent, soon};
 
@@ -80,17 +78,6 @@ async fn stranded_connection_stays_silent_and_a_new_one_passes() {
     proxy.set(Mode::Pass).await;
     stranded.write_all(b"lost").await.unwrap();
     is_silent(&mut Box::pin(stranded.read(&mut [0; 4]))).await;
-}
-
-#[tokio::test]
-async fn delay_applies_to_each_direction() {
-    let proxy = echo().await;
-    let delay = Duration::from_millis(30);
-    proxy.set(Mode::Delay(delay)).await;
-    let mut stream = connect(&proxy).await;
-    let begin = Instant::now();
-    send_and_receive(&mut stream, b"slow").await.unwrap();
-    assert!(begin.elapsed() >= 2 * delay, "{:?}", begin.elapsed());
 }
 
 #[tokio::test]
