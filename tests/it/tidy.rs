@@ -28,6 +28,7 @@ const ONLY_IN: [(&str, &[&str]); 7] = [
             "crates/locks-bench",
             "crates/locks/examples",
             "crates/locks/tests",
+            "crates/servers",
             "crates/testkit",
         ],
     ),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use stocklock_testkit::proxy::{Hold, Mode, Proxy};
+use stocklock_servers::proxy::{Hold, Mode, Proxy};
 
 use crate::Failure;
 use crate::session::{Address, Kind};

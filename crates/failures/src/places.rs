@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stocklock_testkit::servers::{
+use stocklock_servers::{
     Backend, Nginx, PrivateServer, Program, Settings, TestDatabase, TestZooKeeper,
 };
 use tempfile::TempDir;

@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
-use stocklock_testkit::signals;
+use stocklock_servers::signals;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};

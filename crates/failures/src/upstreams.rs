@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use stocklock_testkit::ports::free_port;
+use stocklock_servers::ports::free_port;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use stocklock_testkit::run::unique_name;
+use stocklock_servers::environment::unique_name;
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant, sleep};
 

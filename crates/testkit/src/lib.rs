@@ -1,4 +1,5 @@
-//! Private servers, a TCP fault proxy, processes, ports and signals for tests and benchmarks.
+//! The servers that tests share, clusters of them, processes, and random choices. The single private servers and
+//! the fault proxy are in `stocklock-servers`.
 //!
 //! Everything runs on this machine: it listens on loopback, keeps its data in temporary directories,
 //! and ends with the process that started it, even if that process is killed.
@@ -10,16 +11,11 @@
 )]
 
 pub mod alone;
-pub mod ports;
 pub mod process;
-pub mod proxy;
 pub mod run;
 pub mod servers;
-pub mod signals;
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
+pub use stocklock_servers::{eventually, ports, proxy, signals};
 
 /// Asserts that a value matches a pattern. The message shows the value.
 #[macro_export]
@@ -30,16 +26,4 @@ macro_rules! assert_matches {
             other => panic!("{other:?}"),
         }
     };
-}
-
-/// Polls `check` until it returns true.
-///
-/// # Panics
-/// If it does not return true in time; the message contains `what`.
-pub async fn eventually(what: &str, within: Duration, mut check: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + within;
-    while !check().await {
-        assert!(Instant::now() < deadline, "not within {within:?}: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
 }

@@ -1,27 +1,12 @@
 //! What one run of the tests shares: its environment variables, its seed, and messages to the user.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use fastrand::Rng;
-
-/// The value of an environment variable. Empty counts as unset.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the environment chooses the servers, the seed and the size of a test run"
-)]
-pub fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// Writes a line to standard error. Unlike `eprintln!`, the test harness does not capture it.
-pub(crate) fn announce(message: impl Display) {
-    // There is no better place to report that standard error is closed.
-    let _ = writeln!(std::io::stderr(), "{message}");
-}
+pub(crate) use stocklock_servers::environment::announce;
+pub use stocklock_servers::environment::{unique_name, variable};
 
 /// A generator of random choices. Its seed depends on `TEST_SEED`, which is random if it is unset, on
 /// the name of the test, and on the number of earlier calls of the test. The first call prints
@@ -49,10 +34,4 @@ pub fn rng() -> Rng {
         Rng::with_seed(hasher.finish())
     });
     stream.fork()
-}
-
-/// A name that no other test uses, in this run or another. It does not depend on the seed: a repeated
-/// run may meet what the first one left on a server.
-pub fn unique_name() -> String {
-    format!("t_{:016x}", fastrand::u64(..))
 }

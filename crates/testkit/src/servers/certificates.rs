@@ -6,7 +6,7 @@ use anyhow::Result;
 use tempfile::TempDir;
 
 use super::Program;
-use super::program::server_command;
+use super::installed::server_command;
 use super::supervisor::{create_directory, run};
 use crate::run::unique_name;
 

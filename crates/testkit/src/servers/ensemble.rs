@@ -6,8 +6,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
-use super::private_server::{POLL_INTERVAL, READY_WITHIN};
-use super::supervisor::{Supervisor, create_directory, write_file};
+use super::supervisor::{POLL_INTERVAL, READY_WITHIN, Supervisor, create_directory, write_file};
 use super::zookeeper::{ensemble_command, probe};
 use crate::ports::{free_port, is_free};
 use crate::proxy::{Mode, Proxy};

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use url::Url;
 
-use super::program::server_command;
+use super::installed::server_command;
 use super::supervisor::{Supervisor, create_directory, write_file};
 use crate::ports::free_port;
 

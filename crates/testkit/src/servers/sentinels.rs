@@ -4,10 +4,9 @@ use anyhow::{Result, ensure};
 use redis::{FromRedisValue, RedisResult};
 use tokio::time::{Instant, sleep};
 
-use super::private_server::{POLL_INTERVAL, READY_WITHIN};
-use super::program::server_command;
+use super::installed::server_command;
 use super::redis::connect_to_redis;
-use super::supervisor::{Supervisor, create_directory, write_file};
+use super::supervisor::{POLL_INTERVAL, READY_WITHIN, Supervisor, create_directory, write_file};
 use crate::ports::free_port;
 
 /// The name of the master.

@@ -9,16 +9,13 @@ use anyhow::{Result, bail, ensure};
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::program::{Program, Settings};
-use super::supervisor::Supervisor;
-use super::{Backend, sql, with_path};
+use crate::environment::{announce, variable};
 use crate::ports::free_port;
-use crate::run::{announce, variable};
+use crate::program::{Program, Settings};
 use crate::signals;
+use crate::supervisor::{POLL_INTERVAL, READY_WITHIN, Supervisor};
+use crate::{Backend, sql, with_path};
 
-/// Upper bound on the time until a server answers. An idle machine needs well under a second.
-pub(super) const READY_WITHIN: Duration = Duration::from_mins(1);
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How many times [`PrivateServer::restart`] starts a server that crashes while it starts.
 const STARTS: usize = 3;
 /// The database that [`PrivateServer::url`] names.
@@ -201,9 +198,9 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    use super::super::{redis, supervisor};
     use super::{CRASHES_FILE, PrivateServer, Program, Supervisor, free_port, variable};
-    use crate::alone::alone;
+    use crate::{redis, supervisor};
+    use stocklock_testkit::alone::alone;
 
     /// A Redis that ends when it is started for the first time.
     fn crashing_redis() -> PrivateServer {
@@ -224,7 +221,7 @@ mod tests {
     #[test]
     fn crash_while_a_server_restarts_is_counted() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let test = "servers::private_server::tests::crash_while_a_server_restarts_is_counted";
+        let test = "private_server::tests::crash_while_a_server_restarts_is_counted";
         alone(test, &[(CRASHES_FILE, file.path())], || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             runtime.block_on(async { crashing_redis().restart().await });

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisResult, cmd};
 
-use super::program::server_command;
-use super::with_path;
+use crate::installed::server_command;
+use crate::with_path;
 
 /// Counts the claims of all processes. A number returns only after all others, so that no test meets what
 /// late messages of another one leave.
@@ -21,11 +21,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The command line of a server that keeps nothing on disk, or of the server that `configuration`
 /// describes.
-pub(super) fn command(
-    directory: &Path,
-    port: u16,
-    configuration: Option<&Path>,
-) -> Result<Command> {
+pub fn command(directory: &Path, port: u16, configuration: Option<&Path>) -> Result<Command> {
     let mut command = server_command("redis-server")?;
     if let Some(file) = configuration {
         command.arg(file);
@@ -65,7 +61,7 @@ async fn setting<T: FromRedisValue>(
 }
 
 /// How long the server of a URL has been up, in whole seconds.
-pub(super) async fn uptime(url: &str) -> Result<Duration> {
+pub async fn uptime(url: &str) -> Result<Duration> {
     let mut connection = connect_to_redis(url).await?;
     let info = cmd("INFO").arg("server").to_owned();
     let info: String = info.query_async(&mut connection).await?;
@@ -76,7 +72,7 @@ pub(super) async fn uptime(url: &str) -> Result<Duration> {
 }
 
 /// The version and the data directory of the server of a URL.
-pub(super) async fn probe(url: &str) -> Result<(String, String)> {
+pub async fn probe(url: &str) -> Result<(String, String)> {
     let mut connection = connect_to_redis(url).await?;
     // Fails while the server loads its data, unlike INFO and CONFIG.
     let _: String = cmd("PING").query_async(&mut connection).await?;
@@ -91,7 +87,7 @@ pub(super) async fn probe(url: &str) -> Result<(String, String)> {
 }
 
 /// Claims an empty database that no other test uses, and returns its number.
-pub(super) async fn claim(server: &str) -> Result<u32> {
+pub async fn claim(server: &str) -> Result<u32> {
     let mut connection = connect_to_redis(server).await?;
     let databases: u32 = setting(&mut connection, "databases").await?;
     for _ in 0..databases {
@@ -115,7 +111,7 @@ pub(super) async fn claim(server: &str) -> Result<u32> {
 }
 
 /// Empties a claimed database, and releases it.
-pub(super) async fn empty(server: &str, number: u32) -> Result<()> {
+pub async fn empty(server: &str, number: u32) -> Result<()> {
     let mut database = connect_to_redis(&with_path(server, &number.to_string())).await?;
     cmd("FLUSHDB").exec_async(&mut database).await?;
     Ok(release(number, &mut connect_to_redis(server).await?).await?)

@@ -10,11 +10,12 @@ use anyhow::{Context, Result};
 use sqlx::{Connection, MySqlConnection, PgConnection};
 use tokio::sync::OnceCell;
 
-use super::program::{Program, server_command};
-use super::supervisor::{
+use crate::environment::variable;
+use crate::installed::server_command;
+use crate::program::Program;
+use crate::supervisor::{
     Supervisor, create_directory, give_to_server, run, unprivileged, write_file,
 };
-use crate::run::variable;
 
 /// The directory of the templates and of the file with their password: the one that `TEST_TEMPLATES`
 /// names, or one of this process.
@@ -38,7 +39,7 @@ fn templates() -> &'static Path {
 
 /// The password of `root` in MariaDB and `postgres` in PostgreSQL. These users can read and write the
 /// files of the user who runs the tests, so other users of the machine must not connect.
-pub(super) fn password() -> &'static str {
+pub fn password() -> &'static str {
     static PASSWORD: LazyLock<String> = LazyLock::new(|| {
         let password = fs::read_to_string(templates().join("password"));
         password.expect("the templates have a file with their password")
@@ -47,11 +48,7 @@ pub(super) fn password() -> &'static str {
 }
 
 /// The command line that serves `directory/data`.
-pub(super) fn mariadb(
-    directory: &Path,
-    port: u16,
-    configuration: Option<&Path>,
-) -> Result<Command> {
+pub fn mariadb(directory: &Path, port: u16, configuration: Option<&Path>) -> Result<Command> {
     let home = directory.display();
     let mut command = server_command("mariadbd")?;
     command.arg(match configuration {
@@ -79,7 +76,7 @@ pub(super) fn mariadb(
 }
 
 /// The command line that serves `directory/data`.
-pub(super) fn postgres(directory: &Path, port: u16, is_test: bool) -> Result<Command> {
+pub fn postgres(directory: &Path, port: u16, is_test: bool) -> Result<Command> {
     let mut command = server_command("postgres")?;
     command.arg("-D").arg(directory.join("data"));
     command.args(["-p", &port.to_string()]);
@@ -128,7 +125,7 @@ fn initialise(program: Program, directory: &Path) -> Result<()> {
 }
 
 /// The directory whose `data` is copied for each server. Created at the first call, if it does not exist.
-pub(super) async fn template(program: Program) -> Result<PathBuf> {
+pub async fn template(program: Program) -> Result<PathBuf> {
     static MARIADB: OnceCell<Result<PathBuf, String>> = OnceCell::const_new();
     static POSTGRES: OnceCell<Result<PathBuf, String>> = OnceCell::const_new();
     let cell = if program == Program::MariaDb {
@@ -155,13 +152,13 @@ pub(super) async fn template(program: Program) -> Result<PathBuf> {
 }
 
 /// Creates the templates for other processes, and returns the directory that `TEST_TEMPLATES` must name.
-pub(super) async fn create_templates() -> Result<&'static Path> {
+pub async fn create_templates() -> Result<&'static Path> {
     tokio::try_join!(template(Program::MariaDb), template(Program::Postgres))?;
     Ok(templates())
 }
 
 /// Copies the template's data into a server's directory.
-pub(super) async fn copy_data(template: &Path, directory: &Path) -> Result<()> {
+pub async fn copy_data(template: &Path, directory: &Path) -> Result<()> {
     let mut command = unprivileged(Path::new("cp"))?;
     command.args(["-a", "--reflink=auto", "--"]);
     command.arg(template.join("data")).arg(directory);
@@ -184,7 +181,7 @@ macro_rules! connected {
 }
 
 /// Runs a statement without parameters on a new connection.
-pub(super) async fn execute(url: &str, statement: String) -> Result<()> {
+pub async fn execute(url: &str, statement: String) -> Result<()> {
     #[expect(
         clippy::disallowed_methods,
         reason = "DDL takes no parameters, and testkit chose the names"
@@ -197,7 +194,7 @@ pub(super) async fn execute(url: &str, statement: String) -> Result<()> {
 }
 
 /// Removes a database, even if clients are connected to it.
-pub(super) async fn drop_database(program: Program, server: &str, name: &str) -> Result<()> {
+pub async fn drop_database(program: Program, server: &str, name: &str) -> Result<()> {
     let force = if program == Program::Postgres {
         " WITH (FORCE)"
     } else {
@@ -207,7 +204,7 @@ pub(super) async fn drop_database(program: Program, server: &str, name: &str) ->
 }
 
 /// The version and the data directory of the server of a URL.
-pub(super) async fn probe(program: Program, url: &str) -> Result<(String, String)> {
+pub async fn probe(program: Program, url: &str) -> Result<(String, String)> {
     let statement = if program == Program::MariaDb {
         "SELECT VERSION(), @@datadir"
     } else {

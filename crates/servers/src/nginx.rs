@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
-use super::program::server_command;
-use super::supervisor::{Supervisor, create_directory, write_file};
+use crate::installed::server_command;
 use crate::ports::free_port;
+use crate::supervisor::{Supervisor, create_directory, write_file};
 
 /// A private nginx with the defaults of nginx, and one worker. Dropping this ends it.
 #[derive(Debug)]

@@ -6,15 +6,15 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
-use super::ask;
-use super::program::server_command;
-use super::supervisor::write_file;
+use crate::ask;
+use crate::installed::server_command;
+use crate::supervisor::write_file;
 
 /// The second writes the log; without it the server runs and logs nothing.
 const JARS: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar";
 
 /// The command line of a server of one node.
-pub(super) fn command(directory: &Path, port: u16, is_test: bool) -> Result<Command> {
+pub fn command(directory: &Path, port: u16, is_test: bool) -> Result<Command> {
     // Sessions last at least two ticks.
     let tick = if is_test { 100 } else { 2_000 };
     let settings = format!("tickTime={tick}\n");
@@ -23,7 +23,7 @@ pub(super) fn command(directory: &Path, port: u16, is_test: bool) -> Result<Comm
 
 /// The command line of a server of several. `settings` name all of them; the file `myid` in the
 /// directory says which one it is.
-pub(super) fn ensemble_command(directory: &Path, port: u16, settings: &str) -> Result<Command> {
+pub fn ensemble_command(directory: &Path, port: u16, settings: &str) -> Result<Command> {
     java(directory, directory, port, settings, true)
 }
 
@@ -64,7 +64,7 @@ fn java(
 }
 
 /// The version and the data directory of the first server of a connect string.
-pub(super) async fn probe(connect: &str) -> Result<(String, String)> {
+pub async fn probe(connect: &str) -> Result<(String, String)> {
     let server = connect.split([',', '/']).next().unwrap_or(connect);
     let field = async |word, label| {
         let answer = ask(server, word).await?;
@@ -80,7 +80,7 @@ pub(super) async fn probe(connect: &str) -> Result<(String, String)> {
 }
 
 /// Creates a node.
-pub(super) async fn create(server: &str, path: &str) -> Result<()> {
+pub async fn create(server: &str, path: &str) -> Result<()> {
     let client = Client::connect(server).await?;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.create(path, b"", &options).await?;
@@ -88,7 +88,7 @@ pub(super) async fn create(server: &str, path: &str) -> Result<()> {
 }
 
 /// Removes a node and everything below it.
-pub(super) async fn remove(server: &str, path: &str) -> Result<()> {
+pub async fn remove(server: &str, path: &str) -> Result<()> {
     let client = Client::connect(server).await?;
     let mut nodes = vec![path.to_owned()];
     // Each node is followed by the nodes below it.

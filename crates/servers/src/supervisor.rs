@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
@@ -19,14 +20,18 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use super::private_server::{POLL_INTERVAL, READY_WITHIN};
-use crate::run::announce;
+use crate::environment::announce;
+
+/// Upper bound on the time until a server answers. An idle machine needs well under a second.
+pub const READY_WITHIN: Duration = Duration::from_mins(1);
+/// The pause between two looks at a server that starts.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 const SUPERVISE: &str = include_str!("supervise.sh");
 
 /// The shell that owns a directory, and the server that it can start there.
 #[derive(Debug)]
-pub(super) struct Supervisor {
+pub struct Supervisor {
     directory: PathBuf,
     shell: Mutex<Shell>,
 }
@@ -42,7 +47,7 @@ struct Shell {
 impl Supervisor {
     /// Takes ownership of `directory`. `server` is the command to run there, which [`Self::start`]
     /// starts; `stop` is the signal that ends it when this is dropped.
-    pub(super) fn new(directory: TempDir, stop: &str, server: Option<&Command>) -> Result<Self> {
+    pub fn new(directory: TempDir, stop: &str, server: Option<&Command>) -> Result<Self> {
         let mut process = Command::new("sh");
         process.args(["-c", SUPERVISE, "supervise"]);
         process.arg(directory.path()).arg(stop);
@@ -69,12 +74,12 @@ impl Supervisor {
     }
 
     /// The directory.
-    pub(super) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// Starts the server.
-    pub(super) fn start(&self) -> Result<()> {
+    pub fn start(&self) -> Result<()> {
         let mut shell = self.shell();
         let id = shell.send("start")?.parse().ok().and_then(Pid::from_raw);
         shell.server = Some(id.context("not a process id")?);
@@ -82,19 +87,19 @@ impl Supervisor {
     }
 
     /// Kills the server and all its processes (`SIGKILL`), and returns once they are dead.
-    pub(super) fn kill9(&self) -> Result<()> {
+    pub fn kill9(&self) -> Result<()> {
         let mut shell = self.shell();
         shell.server = None;
         shell.send("kill9").map(drop)
     }
 
     /// The process of the server, if it was started and not killed.
-    pub(super) fn server(&self) -> Option<Pid> {
+    pub fn server(&self) -> Option<Pid> {
         self.shell().server
     }
 
     /// Whether the server has ended by itself.
-    pub(super) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.server().is_some_and(|id| {
             // A zombie until the shell reaps it.
             fs::read_to_string(format!("/proc/{}/status", id.as_raw_nonzero()))
@@ -103,7 +108,7 @@ impl Supervisor {
     }
 
     /// Waits until the server accepts connections at this port. Fails if it ends first.
-    pub(super) async fn listens_at(&self, port: u16) -> Result<()> {
+    pub async fn listens_at(&self, port: u16) -> Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
             let log = self.log_tail();
@@ -115,7 +120,7 @@ impl Supervisor {
     }
 
     /// The last 80 lines of the server's output.
-    pub(super) fn log_tail(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let log = fs::read(self.directory.join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().collect();
@@ -163,7 +168,7 @@ fn unprivileged_user() -> Result<Option<(u32, u32)>> {
 }
 
 /// A command that runs `program` without privileges.
-pub(super) fn unprivileged(program: &Path) -> Result<Command> {
+pub fn unprivileged(program: &Path) -> Result<Command> {
     let Some((user, group)) = unprivileged_user()? else {
         return Ok(Command::new(program));
     };
@@ -180,7 +185,7 @@ pub(super) fn unprivileged(program: &Path) -> Result<Command> {
 }
 
 /// Makes a file or directory readable for servers.
-pub(super) fn give_to_server(path: &Path) -> Result<()> {
+pub fn give_to_server(path: &Path) -> Result<()> {
     if let Some((user, group)) = unprivileged_user()? {
         chown(path, Some(user), Some(group))?;
     }
@@ -188,7 +193,7 @@ pub(super) fn give_to_server(path: &Path) -> Result<()> {
 }
 
 /// Creates an empty temporary directory for a server, with an absolute path without symbolic links.
-pub(super) fn create_directory(name: &str) -> Result<TempDir> {
+pub fn create_directory(name: &str) -> Result<TempDir> {
     let parent = std::env::temp_dir().canonicalize();
     let directory =
         parent.and_then(|parent| TempDir::with_prefix_in(format!("stocklock-{name}-"), parent));
@@ -198,7 +203,7 @@ pub(super) fn create_directory(name: &str) -> Result<TempDir> {
 }
 
 /// Writes a file that a server reads.
-pub(super) fn write_file(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
+pub fn write_file(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
     let path = directory.join(name);
     fs::write(&path, text)?;
     give_to_server(&path)?;
@@ -206,7 +211,7 @@ pub(super) fn write_file(directory: &Path, name: &str, text: &str) -> Result<Pat
 }
 
 /// Runs a command to its end. An error contains its output.
-pub(super) fn run(command: &mut Command, directory: &Path) -> Result<()> {
+pub fn run(command: &mut Command, directory: &Path) -> Result<()> {
     let output = command.current_dir(directory).stdin(Stdio::null()).output();
     let output =
         output.with_context(|| format!("cannot run {}", command.get_program().display()))?;
