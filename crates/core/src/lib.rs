@@ -11,6 +11,7 @@
 //!    [`batching`] gathers those of one level that wait at the same time.
 //! 5. [`level_service`]: every other change of stock.
 //! 6. [`ports`]: what the core requires of stores, locks and metrics.
+//! 7. [`whole`](mod@whole): whole numbers of JSON bodies, for the crates around the core.
 //!
 //! What always holds: every attempt of a request carries the same operation id, and a request whose
 //! outcome may be unknown is never answered with a refusal.
@@ -25,3 +26,4 @@ pub mod plan;
 pub mod ports;
 pub mod stock;
 pub mod strategy;
+pub mod whole;
