@@ -23,6 +23,7 @@ use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
 use stocklock_core::stock::Sku;
 use stocklock_core::strategy::Available;
+use stocklock_core::whole::whole;
 use stocklock_lab::Races;
 use stocklock_store::{RedisCounters, Store};
 
@@ -55,7 +56,7 @@ pub(crate) use body::BodyBudget;
 use error::ApiError;
 use extract::{
     BatchJson, NoFields, StrictJson, StrictQuery, objects, present, present_objects, present_whole,
-    remark, whole,
+    remark,
 };
 use keys::Routes;
 pub use openapi::document;

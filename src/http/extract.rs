@@ -8,16 +8,14 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use serde::de::value::{I64Deserializer, MapAccessDeserializer};
-use serde::de::{
-    Deserialize, DeserializeOwned, Deserializer, Error, IgnoredAny, IntoDeserializer, MapAccess,
-    Unexpected, Visitor,
-};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::Api;
 use super::body::{self, ReadBody};
 use super::error::ApiError;
 use stocklock_core::stock::Remark;
+use stocklock_core::whole::whole;
 
 /// The fields of the query.
 #[derive(Debug)]
@@ -163,51 +161,13 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
-/// For a whole number of a JSON body: `2`, and also `2.0` and `2e0`, which JSON Schema takes for the same.
-pub(super) fn whole<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    let number = deserializer.deserialize_i64(Whole)?;
-    let number: I64Deserializer<D::Error> = number.into_deserializer();
-    T::deserialize(number)
-}
-
-/// The same for an optional field.
+/// For an optional whole number of a JSON body.
 pub(super) fn present_whole<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
     whole(deserializer).map(Some)
-}
-
-struct Whole;
-
-impl Visitor<'_> for Whole {
-    type Value = i64;
-
-    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number")
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<i64, E> {
-        Ok(number)
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<i64, E> {
-        let too_large = |_| E::invalid_value(Unexpected::Unsigned(number), &self);
-        i64::try_from(number).map_err(too_large)
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<i64, E> {
-        // All limits are far below the numbers that are not exact.
-        let is_exact = number.abs() <= 9e15 && number.fract() == 0.0;
-        #[expect(clippy::cast_possible_truncation, reason = "it is whole and small")]
-        let whole = is_exact.then_some(number as i64);
-        whole.ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
-    }
 }
 
 /// For a list of JSON objects. serde would accept an array of the fields in their order as an object.

@@ -11,6 +11,7 @@
 //! 5. [`level_service`]: every other change of stock.
 //! 6. [`access`]: API keys.
 //! 7. [`ports`]: what the core requires of stores, locks and metrics.
+//! 8. [`whole`](mod@whole): whole numbers of JSON bodies, for the crates around the core.
 //!
 //! What always holds: every attempt of a request carries the same operation id, and a request whose
 //! outcome may be unknown is never answered with a refusal.
@@ -26,3 +27,4 @@ pub mod ports;
 pub mod spawn;
 pub mod stock;
 pub mod strategy;
+pub mod whole;

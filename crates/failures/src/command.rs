@@ -1,6 +1,7 @@
 //! `stocklock failures`: lists the gallery of failures, and runs stories on real servers.
 
 use std::env;
+use std::fmt::Write as _;
 
 use clap::Args;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -198,14 +199,15 @@ fn list(as_json: bool) -> String {
             } = story;
             let line =
                 json!({"name": name, "group": group, "summary": summary, "servers": servers});
-            text += &format!("{line}\n");
+            // Writing to a text cannot fail.
+            let _ = writeln!(text, "{line}");
             continue;
         }
         if story.group != group {
             group = story.group;
-            text += &format!("{group}\n");
+            let _ = writeln!(text, "{group}");
         }
-        text += &format!("  {:<28}{}\n", story.name, story.summary);
+        let _ = writeln!(text, "  {:<28}{}", story.name, story.summary);
     }
     if !as_json {
         text += "\nstocklock failures NAME runs one.\n";

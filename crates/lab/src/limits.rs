@@ -58,13 +58,13 @@ impl Limits {
     }
 }
 
-fn in_range<T: PartialOrd + Display>(
+fn in_range<T: PartialOrd + Display + Copy>(
     field: &str,
     value: T,
     least: T,
     most: T,
 ) -> Result<(), LabError> {
-    if (&least..=&most).contains(&&value) {
+    if (least..=most).contains(&value) {
         return Ok(());
     }
     Err(LabError::invalid(format!(

@@ -1,5 +1,5 @@
-//! The plan of a race: strategies, stock, buyers, connections, replicas. It is the flags of `stocklock race`, and
-//! the page and the report show it as JSON.
+//! The plan of a race: strategies, stock, buyers, connections, replicas. It is the flags of `stocklock race`, the
+//! body with which the page starts a race, and what page and report show of it.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,10 +7,12 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, value_parser};
 use serde::{Deserialize, Serialize, Serializer};
+use utoipa::ToSchema;
 
 use super::RaceError;
-use super::text::as_milliseconds;
+use super::text::{as_milliseconds, from_milliseconds};
 use stocklock_core::strategy::{Strategy, Tier, UnknownStrategy};
+use stocklock_core::whole::whole;
 
 /// The largest number of orders of one run: their latencies and operation ids are kept in memory.
 const MAX_ORDERS: i64 = 10_000_000;
@@ -49,7 +51,7 @@ impl FromStr for Entrants {
 }
 
 /// The strategies of a race: `"all"`, or a list of names.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Names {
     /// The word `all`.
@@ -97,41 +99,56 @@ impl Serialize for Entrants {
     }
 }
 
-/// One race: the same sale for each strategy, each time of a fresh SKU.
-#[derive(Debug, Clone, Serialize, Args)]
+/// One race: the same sale for each strategy, each time of a fresh SKU. What is left out has the default of
+/// `stocklock race`.
+#[derive(Debug, Clone, Serialize, Deserialize, Args, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schema(as = NewRace)]
 pub struct RacePlan {
     /// `all`, or names separated by commas; see GET /strategies
     #[arg(long = "strategy", value_name = "NAMES", default_value = "all")]
+    #[schema(value_type = Names)]
     pub strategies: Entrants,
 
     /// Units in stock before each run
     #[arg(long, value_name = "N", default_value_t = RacePlan::default().stock,
           value_parser = value_parser!(i64).range(1..=1_000_000_000))]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
     pub stock: i64,
 
     /// Buyers who order at the same time
     #[arg(long, value_name = "N", default_value_t = RacePlan::default().buyers, value_parser = up_to(100_000))]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 1000)]
     pub buyers: usize,
 
     /// Orders of each buyer, one after the other
     #[arg(long, value_name = "N", default_value_t = RacePlan::default().orders, value_parser = up_to(1_000_000))]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 100_000)]
     pub orders: usize,
 
     /// Units of each order
     #[arg(long, value_name = "N", default_value_t = RacePlan::default().quantity,
           value_parser = value_parser!(i64).range(1..=1_000))]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 100)]
     pub quantity: i64,
 
     /// Connections that the buyers share [default: one per buyer]
     #[arg(long, value_name = "N", value_parser = up_to(10_000))]
+    #[serde(skip_deserializing)]
     pub connections: Option<usize>,
 
     /// Replicas to start
     #[arg(long, value_name = "N", default_value_t = RacePlan::default().replicas, conflicts_with = "targets",
           value_parser = value_parser!(u32).range(1..=16))]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 4)]
     pub replicas: u32,
 
-    /// `off`: strategies with a lock write unconditionally, so a lost lock can oversell
+    /// `off` (in JSON `false`): strategies with a lock write unconditionally, so a lost lock can oversell
     #[arg(long, value_name = "SWITCH", default_value = "on", value_parser = switch(),
           action = ArgAction::Set)]
     pub guard: bool,
@@ -140,6 +157,7 @@ pub struct RacePlan {
     /// write
     #[arg(long, value_name = "SWITCH", default_value = "on", value_parser = switch(),
           action = ArgAction::Set)]
+    #[serde(skip_deserializing)]
     pub check: bool,
 
     /// Add this round trip between the replicas and the database, Redis and ZooKeeper, such as
@@ -147,6 +165,8 @@ pub struct RacePlan {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = round_trip,
           conflicts_with = "targets")]
     #[serde(rename = "rtt_ms", serialize_with = "as_milliseconds")]
+    #[serde(deserialize_with = "from_milliseconds")]
+    #[schema(value_type = f64, minimum = 0, maximum = 100, default = 0.0)]
     pub rtt: Duration,
 }
 

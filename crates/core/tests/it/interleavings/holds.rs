@@ -75,8 +75,7 @@ fn hold_ends_once_in_every_schedule() {
                     (state.clone(), Arc::clone(&scheduler), policy.clone());
                 async move {
                     let id = operation.id;
-                    let made =
-                        level_service::change(&store, &scheduler, &policy, &operation).await;
+                    let made = level_service::change(&store, &scheduler, &policy, &operation).await;
                     (id, made.map(drop))
                 }
             };
@@ -92,10 +91,7 @@ fn hold_ends_once_in_every_schedule() {
                 }
                 confirm.await
             });
-            let (store, expire) = (
-                state.clone(),
-                change(end("expire", hold_id, How::Expire)),
-            );
+            let (store, expire) = (state.clone(), change(end("expire", hold_id, How::Expire)));
             let janitor: Task<Answer> = Box::pin(async move {
                 store.pass_time().await;
                 store.pass_time().await;
@@ -123,7 +119,10 @@ fn hold_ends_once_in_every_schedule() {
             let ledger = store.movements_now();
             let count = |kind: &MovementKind| ledger.iter().filter(|one| one.kind == *kind).count();
             let (held, sold) = (count(&MovementKind::Held), count(&MovementKind::Deducted));
-            let (ended, taken) = (count(&MovementKind::Expired), count(&MovementKind::Adjusted));
+            let (ended, taken) = (
+                count(&MovementKind::Expired),
+                count(&MovementKind::Adjusted),
+            );
             ensure!(held <= 1 && ended <= held && sold <= held, "{ledger:?}");
             ensure!(sold + taken <= 1, "sold twice: {ledger:?}");
             for (operation, answer) in answers {
