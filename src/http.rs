@@ -151,6 +151,5 @@ fn documented(
         // The lab has no keys.
         Mode::Lab => routes.merge(lab::routes(races)),
         Mode::Serve => routes,
-    };
-    routes.into_router()
+    }
 }

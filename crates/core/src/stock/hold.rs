@@ -137,8 +137,6 @@ pub struct HoldEnd {
     pub confirm: Option<Late>,
     /// The lines, and how many units of each are sold. None: all that are open.
     pub lines: Vec<(i64, Option<Quantity>)>,
-    /// Who sends it.
-    pub caller: Caller,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
     /// When the caller is answered at the latest.
