@@ -189,7 +189,9 @@ impl Claims {
             .patiently(store.write_batch(&operations, read_first))
             .await;
         if let Some(mut sending) = share.sending {
-            answers.iter().for_each(|answer| sending.saw(answer));
+            for answer in &answers {
+                sending.saw(answer);
+            }
             self.scheduler.sold_out.answered(sending);
         }
         match answers.last_mut() {

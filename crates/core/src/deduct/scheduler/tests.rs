@@ -81,6 +81,12 @@ impl Scene {
         buyers
     }
 
+    /// Aborts the task that was started last.
+    fn abort_last(&self) {
+        let tasks = self.tasks.0.lock().expect("no panic");
+        tasks.last().expect("a task").abort();
+    }
+
     /// Lets calls end. Returns those that have been made since the last time.
     async fn end_calls(&self, number: usize) -> Vec<String> {
         self.calls.ends.add_permits(number);
@@ -270,7 +276,7 @@ async fn operation_that_waits_for_the_limit_is_overloaded() {
     let scene = Scene::new();
     let mut buyers = vec![scene.buy("a").await];
     let behind = scene.buy("a").await;
-    sleep(WAIT_LIMIT - Duration::from_millis(1)).await;
+    sleep(WAIT_LIMIT.saturating_sub(Duration::from_millis(1))).await;
     buyers.push(scene.buy("a").await);
     sleep(Duration::from_millis(1)).await;
     scene.end_calls(1).await;
@@ -329,9 +335,7 @@ async fn aborted_task_frees_its_levels_for_those_that_wait() {
     let scene = Scene::new();
     let first = scene.buy("a+b").await;
     let next = scene.buy_all(["a", "b"]).await;
-    let tasks = scene.tasks.0.lock().expect("no panic");
-    tasks.last().expect("the batch").abort();
-    drop(tasks);
+    scene.abort_last();
     settle().await;
     assert_unknown(first).await;
     assert_eq!(scene.end_calls(1).await, ["[a+b]", "[a, b]"]);

@@ -13,7 +13,9 @@ fn sold(remaining: i64) -> AttemptOutcome {
 
 impl SoldOut {
     fn answer(&self, mut sending: Sending, answers: &[BatchAnswer]) {
-        answers.iter().for_each(|answer| sending.saw(answer));
+        for answer in answers {
+            sending.saw(answer);
+        }
         self.answered(sending);
     }
 }

@@ -208,7 +208,7 @@ fn two_batches_of_two_are_decided_one_by_one(
     #[case] faults: Faults,
     #[values(false, true)] read_first: bool,
 ) {
-    explore(replicas, stock, faults, Way::Batch { read_first });
+    explore(replicas, stock, faults, &Way::Batch { read_first });
 }
 
 /// The same, if a transaction has batches of two levels.
@@ -225,7 +225,7 @@ fn two_transactions_of_two_levels_are_decided_one_by_one(
     #[case] stock: i64,
     #[case] faults: Faults,
 ) {
-    explore(replicas, stock, faults, Way::Merged);
+    explore(replicas, stock, faults, &Way::Merged);
 }
 
 /// The same for orders of two lines. Without an answer, an order is made alone, with its rows locked.
@@ -241,7 +241,7 @@ fn orders_are_made_with_all_lines_or_none(
     #[case] stock: i64,
     #[case] faults: Faults,
 ) {
-    explore(replicas, stock, faults, Way::Merged);
+    explore(replicas, stock, faults, &Way::Merged);
 }
 
 /// Takes one unit of each SKU.
@@ -264,7 +264,7 @@ fn is_whole(movements: usize, members: &[(&str, Option<&str>)]) -> bool {
 }
 
 /// Explores two replicas. Each level has `stock` units.
-fn explore(replicas: Replicas, stock: i64, faults: Faults, way: Way) {
+fn explore(replicas: Replicas, stock: i64, faults: Faults, way: &Way) {
     let members = replicas.concat();
     let names = members.iter().flat_map(|(names, _)| names.split(' '));
     let skus: BTreeSet<_> = names.map(sku).collect();

@@ -177,11 +177,8 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
         Box::pin(answer) as Task<Answer>
     });
     let mut tasks: Vec<_> = buyers.collect();
-    let service = (
-        store.clone(),
-        Arc::clone(&contexts[0].scheduler),
-        policy(scenario.max_attempts, false),
-    );
+    let policy = policy(scenario.max_attempts, false);
+    let service = (store.clone(), Arc::clone(&contexts[0].scheduler), policy);
     for _ in 0..decisions.choose(3) {
         let (sku, warehouse) = levels[decisions.choose(level_count)].clone();
         let by = adjustment([-1, 1, 2][decisions.choose(3)]);

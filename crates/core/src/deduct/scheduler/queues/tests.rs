@@ -57,7 +57,9 @@ impl Queues {
     }
 
     fn end(&mut self, batch: Batch) {
-        batch.levels.iter().for_each(|number| self.release(*number));
+        for number in batch.levels {
+            self.release(number);
+        }
         if batch.counts {
             self.end_count();
         }
@@ -181,15 +183,17 @@ fn two_batches_count_and_few_levels_need_not() {
     assert!(first.counts && second.counts);
     queues.add_all(["g", "h i"]);
     assert!(queues.take().is_none());
-    alone.into_iter().for_each(|batch| queues.end(batch));
+    for batch in alone {
+        queues.end(batch);
+    }
     // Three are claimed: one level can be made alone, but no order.
     let alone = queues.expect(["g"]);
     assert!(!alone.counts && queues.take().is_none());
     queues.end(first);
     let order = queues.expect(["h i"]);
-    [alone, second, order]
-        .into_iter()
-        .for_each(|batch| queues.end(batch));
+    for batch in [alone, second, order] {
+        queues.end(batch);
+    }
     queues.assert_empty();
 }
 
@@ -223,9 +227,9 @@ fn operation_with_two_misses_is_alone() {
     let order = queues.expect(["a b"]);
     assert!(!order.counts);
     let other = queues.expect(["d"]);
-    [order, other]
-        .into_iter()
-        .for_each(|batch| queues.end(batch));
+    for batch in [order, other] {
+        queues.end(batch);
+    }
     queues.assert_empty();
 }
 
@@ -248,9 +252,9 @@ fn level_that_is_set_shares_no_batch() {
     assert!(queues.take().is_none());
     queues.end(set);
     let next = queues.expect(["b"]);
-    [first, last, next]
-        .into_iter()
-        .for_each(|batch| queues.end(batch));
+    for batch in [first, last, next] {
+        queues.end(batch);
+    }
     queues.assert_empty();
 }
 
@@ -320,10 +324,10 @@ impl Rule {
             (Vec::new(), self.claimed.clone(), Vec::<u32>::new());
         self.waiting.retain(|levels| {
             if levels.iter().any(|level| passed_over.contains(level)) {
-                passed_over.extend(&*levels);
+                passed_over.extend(levels.iter());
                 return true;
             }
-            own.extend(&*levels);
+            own.extend(levels.iter());
             taken.push(levels.clone());
             false
         });
