@@ -10,11 +10,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use super::Api;
 use super::body::{self, ReadBody};
 use super::error::ApiError;
-use stocklock_core::stock::Remark;
+use stocklock_core::stock::{OperationId, Remark};
 use stocklock_core::whole::whole;
 
 /// The fields of the query.
@@ -150,6 +152,14 @@ fn invalid_field(error: &serde_path_to_error::Error<impl Display>) -> ApiError {
 pub(super) fn remark(name: &str, text: Option<String>) -> Result<Option<Remark>, ApiError> {
     let remark = text.map(|text| Remark::parse(name, text)).transpose();
     remark.map_err(ApiError::invalid)
+}
+
+/// The operation in the path, as a UUID with hyphens.
+pub(super) fn operation_id(text: &str) -> Result<OperationId, ApiError> {
+    let id = Some(text).filter(|text| text.len() == Hyphenated::LENGTH);
+    let id = id.and_then(|text| Uuid::parse_str(text).ok());
+    let id = id.ok_or_else(|| ApiError::invalid("id: not the id of an operation"))?;
+    Ok(OperationId(id))
 }
 
 /// For an optional field of a JSON body: it may be absent, but not `null`.

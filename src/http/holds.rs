@@ -13,10 +13,10 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::deduct::{OrderLine, has_lines};
+use super::extract::operation_id;
 use super::fields::MAX_HOLD_SECONDS;
 use super::headers::{idempotency, idempotent_replayed};
 use super::keys::Granted;
-use super::operations::operation_id;
 use super::paging::{PageSize, bad_cursor};
 use super::reverse::distinct_lines;
 use super::{

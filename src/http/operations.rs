@@ -7,16 +7,15 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
-use uuid::fmt::Hyphenated;
 
+use super::extract::operation_id;
 use super::holds::HoldState;
 use super::keys::Granted;
 use super::movements::MovementBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NoFields, StrictQuery, openapi, remark};
 use stocklock_core::stock::{
-    Caller, IdempotencyKey, Movement, MovementKind, OperationFilter, OperationId, Remark,
+    Caller, IdempotencyKey, Movement, MovementKind, OperationFilter, Remark,
 };
 
 /// A look-up cannot decide more, because a request may still run.
@@ -174,12 +173,4 @@ pub(super) async fn operations(
     let size = query.limit.unwrap_or_default();
     let (of, reference) = query.filter(grant.caller, size)?;
     OperationBody::find(&api, &of, reference.as_ref(), size).await
-}
-
-/// The operation in the path, as a UUID with hyphens.
-pub(super) fn operation_id(text: &str) -> Result<OperationId, ApiError> {
-    let id = Some(text).filter(|text| text.len() == Hyphenated::LENGTH);
-    let id = id.and_then(|text| Uuid::parse_str(text).ok());
-    let id = id.ok_or_else(|| ApiError::invalid("id: not the id of an operation"))?;
-    Ok(OperationId(id))
 }
