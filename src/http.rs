@@ -37,6 +37,7 @@ mod error;
 mod extract;
 mod fields;
 mod headers;
+mod hold_ends;
 mod holds;
 mod keys;
 mod lab;
@@ -138,9 +139,9 @@ fn documented(
         .needs(Scope::Stock, routes!(reverse::reverse))
         .needs(Scope::Read, routes!(holds::list))
         .needs(Scope::Sell, routes!(holds::hold))
-        .needs(Scope::Sell, routes!(holds::confirm))
-        .needs(Scope::Sell, routes!(holds::release))
-        .needs(Scope::Sell, routes!(holds::extend))
+        .needs(Scope::Sell, routes!(hold_ends::confirm))
+        .needs(Scope::Sell, routes!(hold_ends::release))
+        .needs(Scope::Sell, routes!(hold_ends::extend))
         .needs(Scope::Read, routes!(audit::audit_all))
         .needs(Scope::Read, routes!(strategies::strategies))
         .open(routes!(probes::healthz))

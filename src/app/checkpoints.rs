@@ -45,7 +45,7 @@ async fn write(store: Arc<dyn Store>, levels: LevelService, stop: CancellationTo
                 failed = true;
             }
             Err(error) => {
-                tracing::debug!(%error, "checkpoints cannot be written, or holds cannot be ended")
+                tracing::debug!(%error, "checkpoints cannot be written, or holds cannot be ended");
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::ports::{
 };
 use crate::stock::{
     Adjustment, Change, How, LevelChange, Line, MadeLine, Movement, Operation, OperationId,
-    Quantity, RefusedLine, Reversal, Sku, StockError, StockLevel, Warehouse,
+    Quantity, RefusedLine, Reversal, StockError, StockLevel,
 };
 
 mod answers;
@@ -27,6 +27,7 @@ pub use answers::{
 
 pub use holds::{Confirmed, ConfirmedLine, Held, Released};
 use reclaim::Reclaims;
+pub(crate) use reclaim::missing;
 
 /// How long the answer may wait until the counter in Redis is deleted.
 const DELETE_WAIT: Duration = Duration::from_millis(50);
@@ -165,31 +166,6 @@ impl LevelService {
         Reversed::new(changed, sale, restock, by_line)
     }
 
-    /// Makes an operation. If units are missing, it is made again after the due holds of its levels have ended.
-    async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
-        loop {
-            let since = Instant::now();
-            let changed = self.change_once(operation.clone()).await;
-            let short: Vec<_> = match &changed {
-                Err(StockError::Insufficient { .. } | StockError::HoldExpired { .. }) => {
-                    let line = operation.first();
-                    vec![(line.sku.clone(), line.warehouse.clone())]
-                }
-                Err(StockError::Lines(lines)) => lines.iter().filter_map(short_level).collect(),
-                _ => Vec::new(),
-            };
-            let mut is_again = false;
-            for (sku, warehouse) in &short {
-                is_again |= self
-                    .reclaim(sku, warehouse, (since, operation.deadline))
-                    .await?;
-            }
-            if !is_again {
-                return changed;
-            }
-        }
-    }
-
     /// Makes an operation in its own task. Before its caller is answered, the deductions forget that its
     /// levels were sold out, and their cached values and their counters end. That happens also if the
     /// caller leaves or its deadline passes.
@@ -214,37 +190,6 @@ impl LevelService {
         };
         self.writes.run(slot, deadline, write).await
     }
-
-    /// What this replica knows of levels that may have been changed is out of date.
-    async fn forget(&self, levels: BTreeSet<(Sku, Warehouse)>) {
-        for level in &levels {
-            self.scheduler.sold_out().forget(level);
-            self.cached.forget(&level.0);
-        }
-        self.forget_counters(levels).await;
-    }
-
-    /// Deletes the counters of levels in Redis: best effort. It goes on if Redis takes longer.
-    async fn forget_counters(&self, levels: BTreeSet<(Sku, Warehouse)>) {
-        let Some(counters) = self.counters.clone() else {
-            return;
-        };
-        let deleting = tokio::spawn(async move {
-            for level in &levels {
-                counters.forget(level).await;
-            }
-        });
-        let _ = tokio::time::timeout(DELETE_WAIT, deleting).await;
-    }
-}
-
-/// The level of a line that is refused because units are missing.
-fn short_level(line: &RefusedLine) -> Option<(Sku, Warehouse)> {
-    let is_short = matches!(
-        line.error,
-        StockError::Insufficient { .. } | StockError::HoldExpired { .. }
-    );
-    is_short.then(|| (line.sku.clone(), line.warehouse.clone()))
 }
 
 /// Makes an operation in this task that is not a sale of one line, for [`LevelService`] and for tests that

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Counters, DeductionRun, RetryPolicy, Scheduler, WritePool};
-use crate::level_service::LevelService;
+use crate::level_service::{LevelService, missing};
 use crate::ports::{DeductionMetrics, DeductionStore, Locks};
 use crate::stock::{Deducted, Deduction, StockError};
 use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
@@ -92,20 +92,12 @@ impl Deductor {
             let since = Instant::now();
             let run = DeductionRun::new(&self.context, strategy, &deduction, safeguards);
             let result = run.run().await;
-            if !matches!(result, Err(StockError::Insufficient { .. })) {
+            let Some(units) = result.as_ref().err().and_then(missing) else {
                 break result;
-            }
-            let Deduction {
-                sku,
-                warehouse,
-                deadline,
-                ..
-            } = &deduction;
-            match self
-                .levels
-                .reclaim(sku, warehouse, (since, *deadline))
-                .await
-            {
+            };
+            let level = (deduction.sku.clone(), deduction.warehouse.clone());
+            let times = (since, deduction.deadline);
+            match self.levels.reclaim(level, units, times).await {
                 Ok(false) => break result,
                 Ok(true) => {}
                 Err(error) => break Err(error),

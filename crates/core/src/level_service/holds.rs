@@ -119,14 +119,14 @@ impl LevelService {
         } else {
             None
         };
-        let held = |made: MadeLine| OrderedLine {
+        let line = |made: MadeLine| OrderedLine {
             quantity: made.held_delta,
             ..made.into()
         };
         Ok(Held {
             operation: made.operation,
             expires_at: made.lines.first().and_then(|line| line.expires_at),
-            lines: made.lines.into_iter().map(held).collect(),
+            lines: made.lines.into_iter().map(line).collect(),
             recorded_at,
             replayed: made.replayed,
         })
@@ -219,12 +219,12 @@ impl LevelService {
         if open.iter().any(|one| !one.is_due) {
             return Ok(open);
         }
-        let held = self.store.operation(hold).await?;
-        if held.is_empty() {
+        let movements = self.store.operation(hold).await?;
+        if movements.is_empty() {
             return Err(StockError::UnknownOperation);
         }
         let ends = self.store.children(hold).await?;
-        let found = HoldEnd::state_of(&held, &ends)?;
+        let found = HoldEnd::state_of(&movements, &ends)?;
         Err(found)
     }
 

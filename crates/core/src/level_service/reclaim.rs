@@ -1,18 +1,21 @@
 //! Ends holds whose time is over, when their units are needed and in the background.
 //!
-//! Guarantees: an operation is refused for units only by an attempt before whose start, and at most 100 ms
-//! before, no hold of its levels was due. That depends on no background task.
+//! Guarantees: an operation is refused for units only if, after its attempt began or at most 100 ms before, no
+//! hold of the level was due and too few units were available. That depends on no background task.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::LevelService;
-use crate::stock::{HoldFilter, OpenHold, Sku, StockError, Warehouse};
+use super::{Changed, DELETE_WAIT, LevelService};
+use crate::stock::{
+    HoldFilter, OpenHold, Operation, RefusedLine, Sku, StockError, StockLevel, Warehouse,
+};
 
-/// For how long a look-up that has found no due hold of a level holds for attempts that start after it.
+/// For how long it is remembered that a level has no due hold.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How many levels are remembered.
@@ -21,38 +24,102 @@ const MAX_LEVELS: usize = 10_000;
 /// How many holds end in one transaction.
 const AT_ONCE: u32 = 256;
 
-/// When a look-up began that has found no due hold of a level.
-#[derive(Debug, Default)]
+/// How many look-ups may run at the same time, each for other levels.
+const LOOK_UPS: usize = 16;
+
+type Level = (Sku, Warehouse);
+
+/// The levels that had no due hold a short time ago.
+#[derive(Debug)]
 pub(super) struct Reclaims {
-    none_due: Mutex<HashMap<(Sku, Warehouse), Instant>>,
+    none_due: Mutex<HashMap<Level, Found>>,
+    /// One look-up for all that wait for the same level.
+    turns: [tokio::sync::Mutex<()>; LOOK_UPS],
+    /// Picks the turn of a level.
+    hasher: RandomState,
+}
+
+impl Default for Reclaims {
+    fn default() -> Self {
+        Self {
+            none_due: Mutex::default(),
+            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+/// What a look-up found that began at `at`: no due hold, and so many units.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    at: Instant,
+    available: i64,
+}
+
+impl Found {
+    /// Whether another attempt may find the units that one did not find which began at `since`.
+    fn is_worth_another(self, units: i64, since: Instant) -> bool {
+        // The attempt may have seen holds that somebody has ended before the look-up.
+        self.at > since && self.available >= units
+    }
 }
 
 impl Reclaims {
-    /// Whether an attempt that began at `since` has seen a level without due holds.
-    fn had_none(&self, level: &(Sku, Warehouse), since: Instant) -> bool {
+    /// What is known of the level.
+    fn recent(&self, level: &Level) -> Option<Found> {
         let none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = none_due.get(level);
-        found.is_some_and(|at| *at <= since && since - *at < PAUSE)
+        let found = none_due.get(level).copied();
+        found.filter(|found| found.at.elapsed() < PAUSE)
     }
 
-    /// Returns whether the level is remembered: there may be too many.
-    fn remember(&self, level: (Sku, Warehouse), at: Instant) -> bool {
+    fn remember(&self, level: Level, found: Found) {
         let mut none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
         if none_due.len() >= MAX_LEVELS {
-            none_due.retain(|_, at| at.elapsed() < PAUSE);
+            none_due.retain(|_, found| found.at.elapsed() < PAUSE);
         }
-        let has_room = none_due.len() < MAX_LEVELS;
-        if has_room {
-            let last = none_due.entry(level).or_insert(at);
-            *last = at.max(*last);
+        if none_due.len() < MAX_LEVELS {
+            none_due.insert(level, found);
         }
-        has_room
+    }
+
+    fn turn(&self, level: &Level) -> &tokio::sync::Mutex<()> {
+        let place = usize::try_from(self.hasher.hash_one(level) % LOOK_UPS as u64);
+        &self.turns[place.expect("a small number")]
     }
 }
 
 impl LevelService {
-    /// Ends due holds of a level whose units an attempt that began at `since` did not find. Returns whether
-    /// another attempt may find them: another request may have ended holds since.
+    /// Makes an operation. If units are missing, it is made again after the due holds of its levels have ended.
+    pub(super) async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
+        loop {
+            let since = Instant::now();
+            let changed = self.change_once(operation.clone()).await;
+            let short: Vec<_> = match &changed {
+                Err(StockError::Lines(lines)) => lines.iter().filter_map(short_line).collect(),
+                Err(error) => {
+                    let line = operation.first();
+                    let level = (line.sku.clone(), line.warehouse.clone());
+                    missing(error)
+                        .map(|units| (level, units))
+                        .into_iter()
+                        .collect()
+                }
+                Ok(_) => Vec::new(),
+            };
+            let mut is_again = false;
+            for (level, units) in short {
+                is_again |= self
+                    .reclaim(level, units, (since, operation.deadline))
+                    .await?;
+            }
+            if !is_again {
+                return changed;
+            }
+        }
+    }
+
+    /// Ends due holds of a level in which an attempt that began at `since` did not find these units. Returns
+    /// whether another attempt may find them.
     ///
     /// # Errors
     /// Those of the store: then it is not known whether units are missing.
@@ -61,21 +128,31 @@ impl LevelService {
     /// Dropping the future leaves holds that have ended or not, each with its units.
     pub async fn reclaim(
         &self,
-        sku: &Sku,
-        warehouse: &Warehouse,
+        level: (Sku, Warehouse),
+        units: i64,
         (since, deadline): (Instant, Instant),
     ) -> Result<bool, StockError> {
-        let level = (sku.clone(), warehouse.clone());
-        if Instant::now() >= deadline || self.reclaims.had_none(&level, since) {
+        if let Some(found) = self.reclaims.recent(&level) {
+            return Ok(found.is_worth_another(units, since));
+        }
+        let _turn = self.reclaims.turn(&level).lock().await;
+        if let Some(found) = self.reclaims.recent(&level) {
+            return Ok(found.is_worth_another(units, since));
+        }
+        if Instant::now() >= deadline {
             return Ok(false);
         }
         let at = Instant::now();
         let due = self.due(Some(level.clone())).await?;
-        if due.is_empty() {
-            return Ok(self.reclaims.remember(level, at));
+        if !due.is_empty() {
+            self.expire(due, deadline).await?;
+            return Ok(true);
         }
-        self.expire(due, deadline).await?;
-        Ok(true)
+        let now = self.store.level(&level.0, &level.1).await?;
+        let available = now.as_ref().map_or(0, StockLevel::available);
+        let found = Found { at, available };
+        self.reclaims.remember(level, found);
+        Ok(found.is_worth_another(units, since))
     }
 
     /// Ends due holds of any level, in the background. Returns how many were found.
@@ -125,5 +202,43 @@ impl LevelService {
             failed.map_or(Ok(()), |error| Err(error.into()))
         };
         self.writes.run(slot, deadline, write).await
+    }
+
+    /// What this replica knows of levels that may have been changed is out of date.
+    async fn forget(&self, levels: BTreeSet<(Sku, Warehouse)>) {
+        for level in &levels {
+            self.scheduler.sold_out().forget(level);
+            self.cached.forget(&level.0);
+        }
+        self.forget_counters(levels).await;
+    }
+
+    /// Deletes the counters of levels in Redis: best effort. It goes on if Redis takes longer.
+    pub(super) async fn forget_counters(&self, levels: BTreeSet<(Sku, Warehouse)>) {
+        let Some(counters) = self.counters.clone() else {
+            return;
+        };
+        let deleting = tokio::spawn(async move {
+            for level in &levels {
+                counters.forget(level).await;
+            }
+        });
+        let _ = tokio::time::timeout(DELETE_WAIT, deleting).await;
+    }
+}
+
+/// The level of a line that is refused because units are missing, and how many it needs.
+fn short_line(line: &RefusedLine) -> Option<((Sku, Warehouse), i64)> {
+    let units = missing(&line.error)?;
+    Some(((line.sku.clone(), line.warehouse.clone()), units))
+}
+
+/// How many units are needed, if too few were available.
+pub(crate) fn missing(error: &StockError) -> Option<i64> {
+    match error {
+        StockError::Insufficient { requested, .. } | StockError::HoldExpired { requested, .. } => {
+            Some(*requested)
+        }
+        _ => None,
     }
 }

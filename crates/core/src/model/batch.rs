@@ -242,9 +242,9 @@ impl MemoryStore {
                         .insert(of_hold, (open.units, open.expires_at));
                 }
                 let movements = tables.ledger.iter().map(|entry| &entry.movement);
-                let ends = movements
+                let mut ends = movements
                     .filter(|one| (one.reverses, one.line) == (Some(of_hold.0), of_hold.1));
-                if let Some(last) = ends.last() {
+                if let Some(last) = ends.next_back() {
                     snapshot.ends.insert(of_hold, last.kind.clone());
                 }
             }

@@ -174,9 +174,9 @@ impl HoldStore for MemoryStore {
     async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>, StoreError> {
         self.step("SELECT the holds").await?;
         let (mut holds, now) = (self.holds_now(), self.tables().clock);
-        holds
-            .iter_mut()
-            .for_each(|one| one.is_due = one.expires_at <= now);
+        for one in &mut holds {
+            one.is_due = one.expires_at <= now;
+        }
         holds.retain(|one| match filter {
             HoldFilter::Operation(hold) => one.hold == *hold,
             HoldFilter::Page {

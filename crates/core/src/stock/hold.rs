@@ -176,10 +176,8 @@ impl HoldEnd {
             return Err(StockError::NotAHold);
         }
         let end_of = |line: i64| {
-            let of_line = ends.iter().filter(|one| one.line == line);
-            of_line
-                .filter(|one| one.kind != MovementKind::Expired)
-                .last()
+            let mut ends = ends.iter();
+            ends.rfind(|one| one.line == line && one.kind != MovementKind::Expired)
         };
         let mut wanted = self.lines.clone();
         wanted.sort_unstable_by_key(|(line, _)| *line);

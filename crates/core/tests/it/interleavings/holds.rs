@@ -85,9 +85,9 @@ fn hold_ends_once_in_every_schedule() {
             };
             let (hold, confirm) = (change(hold), change(end("confirm", hold_id, confirm)));
             let owner: Task<Answer> = Box::pin(async move {
-                let held = hold.await;
-                if held.1.is_err() {
-                    return held;
+                let made = hold.await;
+                if made.1.is_err() {
+                    return made;
                 }
                 confirm.await
             });
