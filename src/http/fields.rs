@@ -203,7 +203,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             json!({"type": ["integer", "null"], "minimum": 1, "maximum": MAX_HOLD_SECONDS})
         }
         "cursor" if place == "get /holds" => {
-            json!({"type": "string", "pattern": "^v1;[0-9]{1,18};[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12};[0-9]{1,4}$"})
+            json!({"type": "string", "pattern": "^v1;([0-9]{1,18}|never);[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12};[0-9]{1,4}$"})
         }
         "cursor" if place == "get /operations" => json!({"type": "string", "format": "uuid"}),
         "cursor" => {

@@ -54,13 +54,13 @@ pub(super) struct ConfirmLine {
 #[utoipa::path(
     post, path = "/operations/{id}/confirm", tag = "holds",
     params(openapi::OperationPath, openapi::IdempotencyKeyHeader),
-    request_body = Option<ConfirmBody>,
+    request_body(content = ConfirmBody, description = "May be absent"),
     responses(
         (status = 200, description = "Sold, and committed", body = Confirmed, headers(
             ("Idempotent-Replayed" = String, description = "`true` for the answer to a retry"))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
-        (status = 409, response = openapi::Conflict),
+        (status = 409, response = openapi::HoldConflict),
     )
 )]
 pub(super) async fn confirm(
@@ -114,13 +114,13 @@ pub(super) struct ReleaseLine {
 #[utoipa::path(
     post, path = "/operations/{id}/release", tag = "holds",
     params(openapi::OperationPath, openapi::IdempotencyKeyHeader),
-    request_body = Option<ReleaseBody>,
+    request_body(content = ReleaseBody, description = "May be absent"),
     responses(
         (status = 200, description = "Given back, and committed", body = Released, headers(
             ("Idempotent-Replayed" = String, description = "`true` for the answer to a retry"))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
-        (status = 409, response = openapi::Conflict),
+        (status = 409, response = openapi::HoldConflict),
     )
 )]
 pub(super) async fn release(
@@ -176,7 +176,7 @@ fn hold_end(
 pub(super) struct ExtendBody {
     /// For how many seconds from now, up to 30 days. `null`: until it is confirmed or released.
     #[serde(deserialize_with = "seconds")]
-    #[schema(value_type = Option<u32>, example = 600)]
+    #[schema(value_type = Option<u32>, example = 600, required)]
     expires_in_s: Option<Lasts>,
 }
 
@@ -198,7 +198,7 @@ pub(super) struct ExtendAnswer {
         (status = 200, description = "Extended", body = ExtendAnswer),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
-        (status = 409, response = openapi::Conflict),
+        (status = 409, response = openapi::HoldConflict),
     )
 )]
 pub(super) async fn extend(

@@ -92,7 +92,7 @@ pub(super) struct HoldAnswer {
 /// released, or its time is over. A retry with the same Idempotency-Key gets the answer to the first request.
 #[utoipa::path(
     post, path = "/holds", tag = "holds",
-    params(openapi::IdempotencyKeyHeader),
+    params(openapi::RequiredKeyHeader),
     request_body = HoldBody,
     responses(
         (status = 201, description = "Held, and committed", body = HoldAnswer, headers(
@@ -262,7 +262,11 @@ pub(super) async fn list(
     };
     let mut open = api.levels.open_holds(&filter).await?;
     let next_cursor = size.cut(&mut open, |last| {
-        format!("v1;{};{};{}", last.expires_at, last.hold, last.line)
+        let end = match last.expires_at {
+            NEVER => "never".to_owned(),
+            end => end.to_string(),
+        };
+        format!("v1;{end};{};{}", last.hold, last.line)
     });
     Ok(Json(HoldPage {
         holds: open.into_iter().map(OpenHoldBody::from).collect(),
@@ -273,7 +277,10 @@ pub(super) async fn list(
 fn cursor(text: &str) -> Option<HoldCursor> {
     let mut parts = text.strip_prefix("v1;")?.split(';');
     let cursor = HoldCursor {
-        expires_at: parts.next()?.parse().ok()?,
+        expires_at: match parts.next()? {
+            "never" => NEVER,
+            end => end.parse().ok()?,
+        },
         hold: OperationId(Uuid::parse_str(parts.next()?).ok()?),
         line: parts.next()?.parse().ok()?,
     };

@@ -30,6 +30,7 @@ pub(super) const API_KEY: &str = "api_key";
         responses(
             NotFound,
             Conflict,
+            HoldConflict,
             PreconditionFailed,
             PreconditionRequired,
             Unavailable,
@@ -223,6 +224,10 @@ problem_response!(
     "`too-many-requests` (Retry-After): the API key has reached its limit"
 );
 problem_response!(
+    HoldConflict,
+    "`hold-ended`, `hold-expired`, `exceeds-hold`, `not-a-hold`, `request-in-flight` (Retry-After)"
+);
+problem_response!(
     NoKeysYet,
     "`unavailable` (Retry-After): the API keys are not loaded yet"
 );
@@ -260,7 +265,7 @@ pub(super) enum ReadErrors {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only describes")]
 pub(super) enum WriteErrors {
-    /// `not-json`, `body-incomplete`, `bad-request`, `idempotency-key-required` (several lines)
+    /// `not-json`, `body-incomplete`, `bad-request`, `idempotency-key-required` (several lines, holds)
     #[response(status = 400, content_type = "application/problem+json")]
     NotParseable(Problem),
     /// `request-timeout`: the body did not arrive in time
@@ -318,6 +323,18 @@ pub(super) struct IdempotencyKeyHeader {
     /// `idempotency-key-reused`.
     #[param(rename = "Idempotency-Key")]
     idempotency_key: Option<String>,
+}
+
+/// The same for a request that needs one.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only describes")]
+pub(super) struct RequiredKeyHeader {
+    /// The caller's name for this request, 1 to 255 visible ASCII characters. A retry with the same
+    /// key and the same fields gets the answer to the first request; with other fields, 422
+    /// `idempotency-key-reused`.
+    #[param(rename = "Idempotency-Key")]
+    idempotency_key: String,
 }
 
 #[derive(IntoParams)]

@@ -308,9 +308,9 @@ async fn audit_adds_up(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     }
     let expected = json!({"sku": "a", "warehouses": [
         {"warehouse": "main", "received": 12, "sold": 3, "on_hand": 9, "held": 0, "drift": 0,
-         "oversold": 0, "consistent": true},
+         "held_drift": 0, "oversold": 0, "consistent": true},
         {"warehouse": "north", "received": 7, "sold": 0, "on_hand": 7, "held": 0, "drift": 0,
-         "oversold": 0, "consistent": true},
+         "held_drift": 0, "oversold": 0, "consistent": true},
     ]});
     assert_eq!(app.get_json("/stock/a/audit").await, expected);
 }

@@ -125,6 +125,7 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
     assert!(is_time, "{created_at}");
     let expected = json!({
         "id": sold.ok()["id"], "line": 0, "sku": "a", "warehouse": "north", "kind": "deducted", "delta": -7,
+        "held_delta": 0,
         "available_after": 44, "level_version": 3, "read_version": 2, "strategy": "optimistic",
         "caller": "anonymous", "idempotency_key": null, "reason": null,
         "reference": null, "reverses": null, "returned": null, "created_at": null,

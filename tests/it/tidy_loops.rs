@@ -19,16 +19,10 @@ const STILL: &str = "
 crates/core/src: deduct/counters deduct/deduction_lock deduct/deductor deduct/run level_service ports/lock strategy strategy/local_mutex strategy/locked strategy/no_lock strategy/read_check
 crates/core/src: plan ports/batch
 crates/core/src: stock/change stock/deduction stock/error stock/hold stock/idempotency stock/movement stock/operation
-crates/failures/src: story telling
-crates/failures/src: teller variant
-crates/lab/src: race/buyers race/counts race/event race/evidence race/lineup race/live race/order race/replica_client race/row race/tally race/verdict race/words
 crates/locks-bench/src: run servers
 crates/store/src: sql/conditional_write sql/dialect sql/ledger_row sql/pool/connection sql/pool/row sql/pool/server sql/statements sql/write
 crates/store/src: sql/mysql/connect sql/mysql/requirements
 crates/store/src: sql/postgres/connect sql/postgres/requirements
-crates/testkit/src: servers/private_server servers/program servers/redis servers/sql servers/supervisor servers/zookeeper
-src: cli http race races
-src: http/deduct http/deduct_batch http/fields http/holds http/levels http/movements http/openapi http/operations http/reverse
 ";
 
 /// The directory of a crate, and the names of a module or an item in it.

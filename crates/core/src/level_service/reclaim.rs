@@ -49,7 +49,7 @@ impl Default for Reclaims {
     }
 }
 
-/// What a look-up found that began at `at`: no due hold, and so many units.
+/// What a look-up found that began at `at`: no due hold, and so many units that one may have given back.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     at: Instant,
@@ -149,7 +149,11 @@ impl LevelService {
             return Ok(true);
         }
         let now = self.store.level(&level.0, &level.1).await?;
-        let available = now.as_ref().map_or(0, StockLevel::available);
+        let mut available = now.as_ref().map_or(0, StockLevel::available);
+        if available >= units && !self.store.has_expired(&level.0, &level.1).await? {
+            // They were added meanwhile. The refusal was right when it was decided.
+            available = 0;
+        }
         let found = Found { at, available };
         self.reclaims.remember(level, found);
         Ok(found.is_worth_another(units, since))

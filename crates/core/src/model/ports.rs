@@ -191,6 +191,14 @@ impl HoldStore for MemoryStore {
         Ok(holds)
     }
 
+    async fn has_expired(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool, StoreError> {
+        self.step("SELECT what has expired").await?;
+        let is_expired = |one: &Movement| {
+            one.kind == MovementKind::Expired && one.sku == *sku && one.warehouse == *warehouse
+        };
+        Ok(self.movements_now().iter().any(is_expired))
+    }
+
     async fn extend(
         &self,
         hold: OperationId,

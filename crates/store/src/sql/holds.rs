@@ -12,6 +12,7 @@ use super::errors::before_commit;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
+use super::statements::OF_KIND;
 use super::{SqlStore, statements};
 use crate::{Result, StoreError};
 use stocklock_core::plan::{HoldLine, Plan, Snapshot};
@@ -269,6 +270,17 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
         let (statement, values) = page::<D>(filter, now);
         let found: Vec<HoldRow> = self.select(&self.readers, statement, &values).await?;
         Ok(found.into_iter().map(HoldRow::open).collect())
+    }
+
+    async fn has_expired(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool> {
+        let movements = D::WORDS.movements_by(OF_KIND);
+        let last = Statement::built(format!(
+            "SELECT level_version FROM {movements} WHERE sku = $1 AND warehouse = $2
+                AND kind = 'expired' ORDER BY level_version DESC LIMIT 1"
+        ));
+        let level = values![sku.as_str(), warehouse.as_str()];
+        let found: Vec<(i64,)> = self.select(&self.readers, last, &level).await?;
+        Ok(!found.is_empty())
     }
 
     async fn extend(&self, hold: OperationId, lasts: Option<i64>) -> Result<Vec<OpenHold>> {
