@@ -51,7 +51,7 @@ async fn write(store: Arc<dyn Store>, levels: LevelService, stop: CancellationTo
     }
 }
 
-/// Ends holds whose time is over, until few are left or the next round is due.
+/// Ends holds whose time is over, until none is left that can end, or the next round is due.
 async fn expire(levels: &LevelService) -> Result<(), StockError> {
     let deadline = Instant::now() + PAUSE;
     while Instant::now() < deadline && levels.expire_due(deadline).await? > 0 {}

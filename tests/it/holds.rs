@@ -1,17 +1,20 @@
 //! Holds: units that are set aside, and what becomes of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
-use crate::faults::send_until_final;
+use crate::faults::{SOON, send_until_final};
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 mod ends;
+mod refusals;
 
 /// A POST of `body` to a replica, with a key, until the answer is definite.
 async fn post(app: &TestApp, replica: usize, path: &str, body: &Value, key: &str) -> Answer {
@@ -21,15 +24,19 @@ async fn post(app: &TestApp, replica: usize, path: &str, body: &Value, key: &str
 
 /// The same without a key: to end a hold twice is harmless.
 async fn post_plain(app: &TestApp, replica: usize, path: &str, body: &Value) -> Answer {
-    loop {
-        let answer = send(app.request(replica, Method::POST, path).json(body)).await;
-        if !answer.asks_for_retry() {
-            return answer;
+    let definite = async {
+        loop {
+            let answer = send(app.request(replica, Method::POST, path).json(body)).await;
+            if !answer.asks_for_retry() {
+                return answer;
+            }
+            sleep(Duration::from_millis(5)).await;
         }
-    }
+    };
+    timeout(SOON, definite).await.expect("a definite answer")
 }
 
-/// Holds lines for some seconds, or for ever.
+/// Holds lines for some seconds; `null`: they do not expire.
 async fn hold(app: &TestApp, key: &str, lines: Value, seconds: Value) -> Answer {
     let body = json!({"lines": lines, "expires_in_s": seconds, "reference": "cart-9"});
     post(app, 0, "/holds", &body, key).await
@@ -58,11 +65,19 @@ async fn open(app: &TestApp, sku: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits until no hold of the SKU has time left.
-async fn until_expired(app: &TestApp, sku: &str) {
-    while open(app, sku).await.iter().any(|state| state == "held") {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+/// Waits until a hold of the SKU has no time left; `all`: until none has.
+async fn until_expired(app: &TestApp, sku: &str, all: bool) {
+    let expired = async {
+        loop {
+            let states = open(app, sku).await;
+            let mut states = states.iter().map(|state| state == "expired");
+            if (all && states.all(|is| is)) || (!all && states.any(|is| is)) {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, expired).await.expect("holds expire");
 }
 
 /// Counter, ledger and open holds agree.
@@ -210,7 +225,7 @@ async fn units_of_expired_holds_are_sold(
         }
     });
     assert_eq!(join_all(held).await, [201; UNITS]);
-    until_expired(&app, "a").await;
+    until_expired(&app, "a", true).await;
     let sold = (0..UNITS).map(|number| {
         let request = app.deduct(number, strategy, &json!({"sku": "a"}));
         async move {
@@ -235,7 +250,7 @@ async fn expired_hold_is_sold_late_if_units_are_left(
         let held = hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), json!(1)).await;
         ids.push(id(&held));
     }
-    until_expired(&app, "a").await;
+    until_expired(&app, "a", true).await;
     let path = format!("/operations/{}/confirm", ids[0]);
     let refused = post_plain(&app, 0, &path, &json!({"late": false})).await;
     assert_eq!(refused.status_and_code(), (409, "hold-expired"));
@@ -279,7 +294,7 @@ async fn released_hold_cannot_be_confirmed_late(
 ) {
     let app = shop(backend).await;
     let held = id(&hold(&app, "h1", json!([{"sku": "a"}]), json!(1)).await);
-    until_expired(&app, "a").await;
+    until_expired(&app, "a", true).await;
     let path = |end: &str| format!("/operations/{held}/{end}");
     let released = post_plain(&app, 0, &path("release"), &json!({})).await;
     assert_eq!(released.ok()["state"], "released");
@@ -324,68 +339,9 @@ async fn hold_is_extended_and_never_shortened(#[values(Sqlite, Mysql, Postgres)]
     );
 
     let short = id(&hold(&app, "h2", json!([{"sku": "a"}]), json!(1)).await);
-    while open(&app, "a").await.iter().all(|state| state == "held") {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    until_expired(&app, "a", false).await;
     let path = format!("/operations/{short}/extend");
     let expired = post_plain(&app, 0, &path, &json!({"expires_in_s": 60})).await;
     assert_eq!(expired.status_and_code(), (409, "hold-ended"));
     assert_eq!(expired.body["state"], "expired");
-}
-
-#[rstest]
-#[tokio::test]
-async fn bad_requests_for_holds_are_refused() {
-    let app = shop(Sqlite).await;
-    let line = json!([{"sku": "a"}]);
-    let without_key = post_plain(&app, 0, "/holds", &json!({"lines": line})).await;
-    assert_eq!(
-        without_key.status_and_code(),
-        (400, "idempotency-key-required")
-    );
-    for (number, body) in [
-        json!({"lines": []}),
-        json!({"lines": [{"sku": "a", "quantity": 0}]}),
-        json!({"lines": line, "expires_in_s": 0}),
-        json!({"lines": line, "expires_in_s": 2_592_001}),
-        json!({"lines": line, "expires_in_s": "600"}),
-        json!({"lines": line, "seconds": 600}),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let refused = post(&app, 0, "/holds", &body, &format!("k{number}")).await;
-        assert_eq!(refused.status, 422, "{body}: {refused:?}");
-    }
-    let unknown = hold(&app, "k", json!([{"sku": "x"}]), json!(5)).await;
-    assert_eq!(unknown.status_and_code(), (404, "unknown-sku"));
-    let sold = send(app.deduct(0, "single-sql", &json!({"sku": "a"}))).await;
-    let held = id(&hold(&app, "k9", line, json!(600)).await);
-    let nobody = "018f0000-0000-7000-8000-000000000000";
-    for (operation, body, expected) in [
-        (&id(&sold), json!({}), (409, "not-a-hold")),
-        (&nobody.to_owned(), json!({}), (404, "unknown-operation")),
-        (
-            &held,
-            json!({"lines": [{"line": 7}]}),
-            (404, "unknown-line"),
-        ),
-        (
-            &held,
-            json!({"lines": [{"line": 0}, {"line": 0}]}),
-            (422, "invalid-request"),
-        ),
-        (
-            &held,
-            json!({"lines": [{"line": 0, "quantity": 2}]}),
-            (409, "exceeds-hold"),
-        ),
-    ] {
-        let path = format!("/operations/{operation}/confirm");
-        let refused = post_plain(&app, 0, &path, &body).await;
-        assert_eq!((refused.status, refused.code.as_str()), expected, "{body}");
-    }
-    let path = format!("/operations/{held}/confirm");
-    let empty = send(app.request(0, Method::POST, &path)).await;
-    assert_eq!(empty.ok()["state"], "confirmed");
 }

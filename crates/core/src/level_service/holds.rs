@@ -202,7 +202,7 @@ impl LevelService {
         })
     }
 
-    /// Moves the end of a hold to `lasts` milliseconds from now, or for ever, unless it ends later already.
+    /// Moves the end of a hold to `lasts` milliseconds from now; `None`: it does not expire. It never becomes shorter.
     /// Returns its open lines.
     ///
     /// # Errors

@@ -4,13 +4,13 @@
 //! hold of the level was due and too few units were available. That depends on no background task.
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::{Changed, DELETE_WAIT, LevelService};
+use crate::ports::AttemptOutcome;
 use crate::stock::{
     HoldFilter, OpenHold, Operation, RefusedLine, Sku, StockError, StockLevel, Warehouse,
 };
@@ -24,30 +24,17 @@ const MAX_LEVELS: usize = 10_000;
 /// How many holds end in one transaction.
 const AT_ONCE: u32 = 256;
 
-/// How many look-ups may run at the same time, each for other levels.
-const LOOK_UPS: usize = 16;
-
 type Level = (Sku, Warehouse);
 
 /// The levels that had no due hold a short time ago.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reclaims {
     none_due: Mutex<HashMap<Level, Found>>,
-    /// One look-up for all that wait for the same level.
-    turns: [tokio::sync::Mutex<()>; LOOK_UPS],
-    /// Picks the turn of a level.
-    hasher: RandomState,
+    /// One look-up for all that wait for the same level. No level waits for another.
+    turns: Mutex<HashMap<Level, Turn>>,
 }
 
-impl Default for Reclaims {
-    fn default() -> Self {
-        Self {
-            none_due: Mutex::default(),
-            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
-            hasher: RandomState::new(),
-        }
-    }
-}
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// What a look-up found that began at `at`: no due hold, and so many units that one may have given back.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +46,7 @@ struct Found {
 impl Found {
     /// Whether another attempt may find the units that one did not find which began at `since`.
     fn is_worth_another(self, units: i64, since: Instant) -> bool {
-        // The attempt may have seen holds that somebody has ended before the look-up.
+        // Another request may have ended holds between the attempt and the look-up.
         self.at > since && self.available >= units
     }
 }
@@ -82,9 +69,12 @@ impl Reclaims {
         }
     }
 
-    fn turn(&self, level: &Level) -> &tokio::sync::Mutex<()> {
-        let place = usize::try_from(self.hasher.hash_one(level) % LOOK_UPS as u64);
-        &self.turns[place.expect("a small number")]
+    fn turn(&self, level: &Level) -> Turn {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if turns.len() >= MAX_LEVELS {
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        }
+        Arc::clone(turns.entry(level.clone()).or_default())
     }
 }
 
@@ -135,7 +125,8 @@ impl LevelService {
         if let Some(found) = self.reclaims.recent(&level) {
             return Ok(found.is_worth_another(units, since));
         }
-        let _turn = self.reclaims.turn(&level).lock().await;
+        let turn = self.reclaims.turn(&level);
+        let _turn = turn.lock().await;
         if let Some(found) = self.reclaims.recent(&level) {
             return Ok(found.is_worth_another(units, since));
         }
@@ -145,8 +136,11 @@ impl LevelService {
         let at = Instant::now();
         let due = self.due(Some(level.clone())).await?;
         if !due.is_empty() {
-            self.expire(due, deadline).await?;
-            return Ok(true);
+            return match self.expire(due, deadline).await {
+                // The next attempt sees what has become of them.
+                Ok(_) | Err(StockError::OutcomeUnknown { .. }) => Ok(true),
+                Err(error) => Err(error),
+            };
         }
         let now = self.store.level(&level.0, &level.1).await?;
         let mut available = now.as_ref().map_or(0, StockLevel::available);
@@ -159,25 +153,26 @@ impl LevelService {
         Ok(found.is_worth_another(units, since))
     }
 
-    /// Ends due holds of any level, in the background. Returns how many were found.
+    /// Ends due holds of any level, in the background. Returns how many have ended.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Those of the store, after all levels were tried.
     ///
     /// # Cancel safety
     /// As [`LevelService::reclaim`].
     pub async fn expire_due(&self, deadline: Instant) -> Result<usize, StockError> {
         let due = self.due(None).await?;
-        let found = due.len();
         let mut levels: HashMap<_, Vec<_>> = HashMap::new();
         for hold in due {
             let level = (hold.sku.clone(), hold.warehouse.clone());
             levels.entry(level).or_default().push(hold);
         }
+        let mut ended = Ok(0);
         for due in levels.into_values() {
-            self.expire(due, deadline).await?;
+            let of_level = self.expire(due, deadline).await;
+            ended = ended.and_then(|ended| Ok(ended + of_level?));
         }
-        Ok(found)
+        ended
     }
 
     async fn due(&self, level: Option<(Sku, Warehouse)>) -> Result<Vec<OpenHold>, StockError> {
@@ -190,10 +185,11 @@ impl LevelService {
         Ok(self.store.open_holds(&filter).await?)
     }
 
-    /// Ends holds of one level, most of them in one transaction. What another request ends at the same time is left to it.
-    async fn expire(&self, due: Vec<OpenHold>, deadline: Instant) -> Result<(), StockError> {
+    /// Ends holds of one level, most of them in one transaction, and returns how many. What another request
+    /// ends at the same time is left to it.
+    async fn expire(&self, due: Vec<OpenHold>, deadline: Instant) -> Result<usize, StockError> {
         let Some(first) = due.first() else {
-            return Ok(());
+            return Ok(0);
         };
         let level = (first.sku.clone(), first.warehouse.clone());
         let slot = self.writes.admit(&level.0)?;
@@ -202,8 +198,11 @@ impl LevelService {
         let write = async move {
             let answers = this.scheduler.attempt_all(ends).await;
             this.forget([level].into()).await;
-            let failed = answers.into_iter().find_map(Result::err);
-            failed.map_or(Ok(()), |error| Err(error.into()))
+            let mut ended = 0;
+            for answer in answers {
+                ended += usize::from(matches!(answer?, AttemptOutcome::Changed(_)));
+            }
+            Ok(ended)
         };
         self.writes.run(slot, deadline, write).await
     }

@@ -186,7 +186,7 @@ fn hold(holding: Holding, level: Option<&StockLevel>, now: i64) -> Result<Step, 
     })
 }
 
-/// An open line ends as it is told. One that has expired is sold from what is available, or released, so that
+/// An open line ends as the request says. One that has expired is sold from what is available, or released, so that
 /// it cannot be sold any more.
 fn end_hold(
     end: Ending,
@@ -204,7 +204,7 @@ fn end_hold(
         (Some((units, _)), _) => *units,
         (None, Some(MovementKind::Expired)) => 0,
         (None, Some(kind)) => return ended(stock::state(kind)),
-        // It ends or is extended right now, or the row was deleted by somebody else.
+        // Its row is gone without a movement, which only another program can do.
         (None, None) => return Err(AttemptOutcome::Conflict),
     };
     let is_due = open.is_none_or(|(_, expires_at)| *expires_at <= state.now);
