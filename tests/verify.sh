@@ -30,6 +30,8 @@ rules | duplicates | | duplicates::
 rules | creations | TEST_CREATIONS=1000 | creations::
 rules | returns | TEST_PAIRS=10000 | reversals::concurrent::
 rules | orders | TEST_ORDER_PAIRS=10000 TEST_ORDER_LEVELS=100 TEST_ORDER_BUYERS=256 TEST_ORDER_SECONDS=6 | --test-threads=1 orders::contended::
+holds | holds | TEST_HOLDS=10000 TEST_EXPIRED_HOLDS=1000 | holds:: --skip open_holds --skip kills --skip interleavings
+holds | open-holds | TEST_OPEN_HOLDS=1000000 | --test-threads=1 open_holds
 rules | interleavings | EXPLORE=full | interleavings:: --skip walks::
 rules | failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 faults | kills | TEST_KILLS=20 | kills::

@@ -297,12 +297,9 @@ impl Order {
         let operation = order.id;
         let refused = |error| ApiError::of_operation(operation, error);
         let Some(deduction) = order.to_deduction(how.strategy.name()) else {
-            return api
-                .levels
-                .order(order)
-                .await
-                .map(Taken::Lines)
-                .map_err(refused);
+            // Boxed, because a deduction of one line would reserve its space too.
+            let ordering = Box::pin(api.levels.order(order));
+            return ordering.await.map(Taken::Lines).map_err(refused);
         };
         let deducting = api.deductor.deduct(how.strategy, deduction, how.safeguards);
         let deducted = deducting.await.map_err(refused)?;

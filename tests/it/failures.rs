@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stocklock_failures::story::Seen;
 use stocklock_failures::telling::Told;
 use stocklock_failures::{Falsified, Order, Places, Story, Teller, Variant, all};
-use stocklock_testkit::run::{rng, variable};
+use stocklock_testkit::run::{number, rng, variable};
 use tokio::time::Instant;
 
 use crate::support::process::{Ended, Process, this_build};
@@ -69,7 +69,7 @@ impl Servers {
 
 /// How often each story runs.
 fn tellings() -> u32 {
-    variable("TEST_TELLINGS").map_or(1, |count| count.parse().expect("a number"))
+    number("TEST_TELLINGS", 1)
 }
 
 /// Asserts that the servers answered what the page and the document show. Of an error, these show only

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use stocklock_testkit::run::number;
 use tokio::time::{sleep, timeout};
 
 use crate::faults::{SOON, send_until_final};
@@ -14,7 +15,11 @@ use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 mod ends;
+mod many;
 mod refusals;
+
+/// How many holds expire together, an even number; `TEST_EXPIRED_HOLDS` in `make verify`.
+const DEFAULT_EXPIRED: usize = 20;
 
 /// A POST of `body` to a replica, with a key, until the answer is definite.
 async fn post(app: &TestApp, replica: usize, path: &str, body: &Value, key: &str) -> Answer {
@@ -213,9 +218,10 @@ async fn units_of_expired_holds_are_sold(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
     #[values("group-commit", "single-sql", "for-update", "optimistic")] strategy: &str,
 ) {
-    const UNITS: usize = 20;
-    let app = TestApp::with_stock(backend, 2, "a", 20).await;
-    let held = (0..UNITS).map(|number| {
+    let units = number("TEST_EXPIRED_HOLDS", DEFAULT_EXPIRED);
+    let stock = i64::try_from(units).expect("few units");
+    let app = TestApp::with_stock(backend, 2, "a", stock).await;
+    let held = (0..units).map(|number| {
         let key = format!("h{number}");
         let app = &app;
         async move {
@@ -224,9 +230,9 @@ async fn units_of_expired_holds_are_sold(
                 .status
         }
     });
-    assert_eq!(join_all(held).await, [201; UNITS]);
+    assert_eq!(join_all(held).await, vec![201; units]);
     until_expired(&app, "a", true).await;
-    let sold = (0..UNITS).map(|number| {
+    let sold = (0..units).map(|number| {
         let request = app.deduct(number, strategy, &json!({"sku": "a"}));
         async move {
             send_until_final(request.header("Idempotency-Key", format!("d{number}")))
@@ -234,7 +240,7 @@ async fn units_of_expired_holds_are_sold(
                 .status
         }
     });
-    assert_eq!(join_all(sold).await, [200; UNITS]);
+    assert_eq!(join_all(sold).await, vec![200; units]);
     assert_eq!(level(&app, "a").await, (0, 0));
     is_consistent(&app, "a").await;
 }
@@ -244,18 +250,20 @@ async fn units_of_expired_holds_are_sold(
 async fn expired_hold_is_sold_late_if_units_are_left(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = Arc::new(TestApp::with_stock(backend, 2, "a", 10).await);
-    let mut ids = Vec::new();
-    for number in 0..10 {
-        let held = hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), json!(1)).await;
-        ids.push(id(&held));
-    }
+    let holds = number("TEST_EXPIRED_HOLDS", DEFAULT_EXPIRED);
+    let half = i64::try_from(holds / 2).expect("few units");
+    let app = Arc::new(TestApp::with_stock(backend, 2, "a", 2 * half).await);
+    let held = (0..2 * half).map(|number| {
+        let app = Arc::clone(&app);
+        async move { id(&hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), json!(1)).await) }
+    });
+    let ids = join_all(held).await;
     until_expired(&app, "a", true).await;
     let path = format!("/operations/{}/confirm", ids[0]);
     let refused = post_plain(&app, 0, &path, &json!({"late": false})).await;
     assert_eq!(refused.status_and_code(), (409, "hold-expired"));
-    let sold = send(app.deduct(0, "single-sql", &json!({"sku": "a", "quantity": 5}))).await;
-    assert_eq!(sold.ok()["remaining"], 5);
+    let sold = send(app.deduct(0, "single-sql", &json!({"sku": "a", "quantity": half}))).await;
+    assert_eq!(sold.ok()["remaining"], half);
     // Each hold is confirmed by two callers.
     let confirms = ids
         .iter()
@@ -283,7 +291,7 @@ async fn expired_hold_is_sold_late_if_units_are_left(
             assert_eq!(one.status_and_code(), (409, "hold-expired"), "{pair:?}");
         }
     }
-    assert_eq!((confirmed, level(&app, "a").await), (5, (0, 0)));
+    assert_eq!((confirmed, level(&app, "a").await), (half, (0, 0)));
     is_consistent(&app, "a").await;
 }
 

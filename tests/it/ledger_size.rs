@@ -4,7 +4,7 @@
 
 use rstest::rstest;
 use stocklock::stock::{MovementFilter, MovementKind};
-use stocklock_testkit::run::{rng, variable};
+use stocklock_testkit::run::{number, rng};
 use tokio::time::{Duration, Instant};
 
 use crate::store_contract::fixture::{Fixture, all_of, deduction, guarded, name};
@@ -60,8 +60,7 @@ async fn slowest_filtered_page(fixture: &Fixture) -> Duration {
 async fn audit_and_page_cost_the_same_in_any_ledger(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let rows = variable("TEST_LEDGER_ROWS");
-    let rows = rows.map_or(DEFAULT_ROWS, |rows| rows.parse().expect("a number"));
+    let rows = number("TEST_LEDGER_ROWS", DEFAULT_ROWS);
     let (fixture, mut raw) = Fixture::with_raw(backend).await;
     let seed = rng().u64(..1_000_000);
     fixture.put("big", 100).await;

@@ -14,7 +14,7 @@ use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType};
 use stocklock::store::migrate_with;
 use stocklock_testkit::eventually;
-use stocklock_testkit::run::variable;
+use stocklock_testkit::run::{number, variable};
 use tokio::time::Instant;
 
 use crate::distant_race::{race, rows};
@@ -101,9 +101,7 @@ async fn open_reader(backend: Backend, url: &str, read: &'static str) -> Raw {
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrade_under_load_fails_no_sale(#[values(Postgres)] backend: Backend) {
-    let movements = variable("TEST_MOVEMENTS").map_or(DEFAULT_MOVEMENTS, |movements| {
-        movements.parse().expect("TEST_MOVEMENTS is a number")
-    });
+    let movements = number("TEST_MOVEMENTS", DEFAULT_MOVEMENTS);
     let program = variable("TEST_OLD_BINARY").unwrap_or_else(this_build);
     let database = fresh_database(backend).await;
     let url = &database.url;

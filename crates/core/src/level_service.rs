@@ -177,7 +177,8 @@ impl LevelService {
         let deadline = operation.deadline;
         let slot = self.writes.admit(&operation.first().sku)?;
         let this = self.clone();
-        let write = async move {
+        // Boxed, because the future is large: as part of its caller's it would be copied with each request.
+        let write = Box::pin(async move {
             let changed = change(&*this.store, &this.scheduler, &this.policy, &operation).await;
             for level in &places {
                 this.scheduler.sold_out().forget(level);
@@ -187,7 +188,7 @@ impl LevelService {
                 this.forget_counters(places).await;
             }
             changed
-        };
+        });
         self.writes.run(slot, deadline, write).await
     }
 }

@@ -28,9 +28,9 @@ const PATIENCE: Duration = SOON.saturating_mul(2);
 /// The largest quantity of a deduction.
 const MAX_QUANTITY: u32 = 10_000;
 /// The code of a refusal for lack of stock.
-const SHORT: &str = "insufficient-stock";
+pub(crate) const SHORT: &str = "insufficient-stock";
 /// After this time no attempt of a killed replica can sell: the wait limit of the service and a margin.
-const EXPIRED: Duration = Duration::from_secs(3);
+pub(crate) const EXPIRED: Duration = Duration::from_secs(3);
 
 /// Which buyers send an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +85,6 @@ pub(crate) struct Buyers {
 /// What the buyers of a SKU share with the test.
 struct Market {
     sku: String,
-    /// The other SKU of each order, if it has two lines.
-    beside: Option<String>,
     keys: Keys,
     /// One of each buyer.
     orders: Vec<RequestBuilder>,
@@ -135,20 +133,9 @@ impl Buyers {
         orders: impl IntoIterator<Item = RequestBuilder>,
         check_refusal: impl Fn(&Answer, Duration) + Send + Sync + 'static,
     ) -> Self {
-        Self::of_orders((sku, None), keys, orders, check_refusal)
-    }
-
-    /// The same, and each order has a second line with as many units of another SKU, if there is one.
-    pub(crate) fn of_orders(
-        (sku, beside): (&str, Option<&str>),
-        keys: Keys,
-        orders: impl IntoIterator<Item = RequestBuilder>,
-        check_refusal: impl Fn(&Answer, Duration) + Send + Sync + 'static,
-    ) -> Self {
         let orders: Vec<_> = orders.into_iter().collect();
         let market = Arc::new(Market {
             sku: sku.to_owned(),
-            beside: beside.map(str::to_owned),
             keys,
             ended: orders.iter().map(|_| AtomicUsize::default()).collect(),
             orders,
@@ -353,17 +340,7 @@ impl Market {
     fn order(&self, buyer: usize, number: u32) -> RequestBuilder {
         let order = copy(&self.orders[buyer % self.orders.len()]);
         let (units, reference) = (self.keys.units(number), self.reference(number));
-        let line = |sku| json!({"sku": sku, "quantity": units});
-        let mut body = line(&self.sku);
-        if let Some(beside) = &self.beside {
-            let mut lines = [body, line(beside)];
-            if number.is_multiple_of(2) {
-                lines.reverse();
-            }
-            body = json!({ "lines": lines });
-        }
-        body["reference"] = reference.into();
-        order.json(&body)
+        order.json(&json!({"sku": self.sku, "quantity": units, "reference": reference}))
     }
 
     fn on_cut(&self) -> OnCut {

@@ -4,21 +4,28 @@
 //! `TEST_KILLS` is the number of kills.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::{Client, Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
-use stocklock_testkit::run::{rng, variable};
-use tokio::time::Instant;
+use stocklock_testkit::run::{number, rng};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 
-use super::buyers::{Buyers, Keys, PLENTY, Purchases, SCARCE, restock};
-use super::{Ledger, copy, new_key, send, try_send, until};
+use super::buyers::{Buyers, EXPIRED, Keys, PLENTY, Purchases, SCARCE, SHORT, restock};
+use super::{Answer, KEY, Ledger, SOON, copy, new_key, send, try_send, until};
 use crate::support::app::client;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{PrivateServer, fresh_database};
+
+mod carts;
+mod holds;
 
 const DEFAULT_KILLS: usize = 2;
 const BUYERS: usize = 256;
@@ -28,6 +35,8 @@ const SHARED: usize = 32;
 const SALES: usize = 500;
 /// Sold while a replica is dead.
 const SALES_OF_OTHER: usize = 50;
+/// The maximum number of operations that end between two kills.
+const ENDS: usize = 100;
 /// The lines of a batch, and their SKUs: enough for many commits.
 const LINES: usize = 1_000;
 const SKUS: usize = 50;
@@ -40,8 +49,57 @@ fn name(number: usize) -> String {
 }
 
 fn kills() -> usize {
-    let kills = variable("TEST_KILLS");
-    kills.map_or(DEFAULT_KILLS, |kills| kills.parse().expect("a number"))
+    number("TEST_KILLS", DEFAULT_KILLS)
+}
+
+/// A client of two replicas, of which each may be killed.
+struct Caller {
+    client: Client,
+    urls: [String; 2],
+    number: usize,
+    /// How many of the operations of all callers have ended.
+    ended: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Caller {
+    /// Repeats a request until its answer is definite. If a replica is killed, it asks the other one.
+    async fn post(&self, path: &str, body: &Value, key: Option<&str>) -> Answer {
+        let (started, mut replica, mut last_cut) = (Instant::now(), self.number, None::<Instant>);
+        loop {
+            let request = self
+                .client
+                .post(format!("{}{path}", self.urls[replica % 2]));
+            let request = match key {
+                Some(key) => request.header(KEY, key),
+                None => request,
+            };
+            match try_send(request.json(body)).await {
+                // A request that was cut may still be made until it expires.
+                Ok(answer) if answer.code == SHORT => {
+                    if last_cut.is_none_or(|cut| cut.elapsed() > EXPIRED) {
+                        return answer;
+                    }
+                }
+                Ok(answer) if !answer.asks_for_retry() => return answer,
+                Ok(_) => {}
+                Err(_) => {
+                    replica += 1;
+                    last_cut = Some(Instant::now());
+                }
+            }
+            assert!(started.elapsed() < SOON, "{path} has no definite answer");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    fn has_ended(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 /// Two replicas on one database.
@@ -104,6 +162,54 @@ impl Shop {
         }
     }
 
+    /// Kills a replica and the `server` of the database in turns while so many callers run. Stops them, and
+    /// returns what they know.
+    async fn kill_in_turns<T: Send + 'static, F>(
+        &mut self,
+        server: Option<&PrivateServer>,
+        callers: usize,
+        run: impl Fn(Caller) -> F,
+    ) -> Vec<T>
+    where
+        F: Future<Output = Vec<T>> + Send + 'static,
+    {
+        let (ended, stop) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let caller = |number| Caller {
+            client: self.client.clone(),
+            urls: [0, 1].map(|replica: usize| self.replicas[replica].url("")),
+            number,
+            ended: Arc::clone(&ended),
+            stop: Arc::clone(&stop),
+        };
+        let running: JoinSet<_> = (0..callers).map(caller).map(run).collect();
+        let go_on = async || {
+            let goal = ended.load(Ordering::SeqCst) + rng().usize(1..=ENDS);
+            let reached = async || ended.load(Ordering::SeqCst) >= goal;
+            until("more operations end", reached).await;
+        };
+        for kill in 0..2 * kills() {
+            go_on().await;
+            match server.filter(|_| kill % 2 == 1) {
+                Some(server) => {
+                    server.kill9();
+                    server.restart().await;
+                }
+                None => {
+                    let victim = kill / 2 % 2;
+                    self.replicas[victim].kill9();
+                    go_on().await;
+                    self.replicas[victim].restart().await;
+                }
+            }
+        }
+        go_on().await;
+        stop.store(true, Ordering::SeqCst);
+        running.join_all().await.into_iter().flatten().collect()
+    }
+
     fn request(&self, replica: usize, method: Method, path: &str) -> RequestBuilder {
         let replica = &self.replicas[replica % self.replicas.len()];
         self.client.request(method, replica.url(path))
@@ -161,44 +267,6 @@ async fn killed_database_loses_and_doubles_no_sale_of_a_group(
     }
     shop.sells(&buyers).await;
     shop.close(buyers, &format!("{backend:?}"), begin).await;
-}
-
-/// Goal: of each order, the ledger has all lines or none.
-///
-/// Method: orders of two lines, in either order of their SKUs. Replica and database are killed in turns.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kill_leaves_all_lines_of_an_order_or_none(#[values(Mysql, Postgres)] backend: Backend) {
-    const ORDERING: usize = 64;
-    let server = PrivateServer::start(backend).await;
-    let mut shop = Shop::open(server.url(), &HASTY).await;
-    let (hot, other) = (name(0), "other");
-    shop.replicas[0].set_level(&hot, SCARCE).await;
-    shop.replicas[0].set_level(other, PLENTY).await;
-    let orders = (0..ORDERING).map(|buyer| shop.request(buyer, Method::POST, "/stock/deduct"));
-    let of = (&*hot, Some(other));
-    let buyers = vec![Buyers::of_orders(of, Keys::AllScarce, orders, |_, _| ())];
-    buyers[0].replicas_are_killed();
-    let begin = Instant::now();
-    for kill in 0..2 * kills() {
-        shop.sells(&buyers).await;
-        if kill % 2 == 0 {
-            let victim = kill / 2 % 2;
-            shop.replicas[victim].kill9();
-            buyers[0].sell(SALES_OF_OTHER).await;
-            shop.replicas[victim].restart().await;
-        } else {
-            server.kill9();
-            server.restart().await;
-        }
-    }
-    shop.sells(&buyers).await;
-    let ledger = Ledger::at(server.url());
-    shop.close(buyers, &format!("orders on {backend:?}"), begin)
-        .await;
-    let sales = async |sku| -> BTreeSet<_> { ledger.sales(sku).await.into_iter().collect() };
-    assert_eq!(sales(&hot).await, sales(other).await);
-    ledger.assert_consistent(other).await;
 }
 
 /// The lines of a batch with new keys.

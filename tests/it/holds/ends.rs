@@ -1,14 +1,16 @@
 //! Holds whose ends meet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
-use stocklock_testkit::run::{rng, variable};
+use stocklock_testkit::run::{number, rng};
+use tokio::time::sleep;
 
 use super::{hold, id, is_consistent, level, post_plain};
-use crate::faults::send_until_final;
+use crate::faults::{KEY, new_key, send_until_final};
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -16,15 +18,12 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 const DEFAULT_HOLDS: usize = 60;
 
 /// How many of them at a time.
-const AT_ONCE: usize = 20;
-
-fn number(name: &str, default: usize) -> usize {
-    let number = variable(name);
-    number.map_or(default, |number| number.parse().expect("a number"))
-}
+const AT_ONCE: usize = 100;
 
 /// Goal: whoever comes first, each hold ends once: it is sold, given back or expired, and both callers learn
 /// what has become of it.
+///
+/// Method: a third caller needs more units than there are, so that due holds are ended for it.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
@@ -41,7 +40,7 @@ async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend
             round.spawn(async move {
                 let held = hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), json!(1)).await;
                 let held = id(&held);
-                tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
+                sleep(Duration::from_millis(pause)).await;
                 let path = |end: &str| format!("/operations/{held}/{end}");
                 let (confirm, release) = (path("confirm"), path("release"));
                 let nothing = json!({});
@@ -51,6 +50,19 @@ async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend
                 )
             });
         }
+        let greedy = {
+            let app = Arc::clone(&app);
+            let all = json!({"lines": [{"sku": "a", "quantity": 10_000}, {"sku": "a", "quantity": 10_000}]});
+            async move {
+                loop {
+                    let order = app.request(0, Method::POST, "/stock/deduct").json(&all);
+                    let refused = send_until_final(order.header(KEY, new_key())).await;
+                    assert_eq!(refused.code, "insufficient-stock", "{refused:?}");
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        };
+        let greedy = tokio::spawn(greedy);
         while let Some(pair) = round.join_next().await {
             let (confirm, release) = pair.expect("no panic");
             match (confirm.status, release.status) {
@@ -67,6 +79,8 @@ async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend
             };
             assert_eq!(refused.code, "hold-ended", "{refused:?}");
         }
+        assert!(!greedy.is_finished(), "{:?}", greedy.await);
+        greedy.abort();
     }
     println!(
         "figure: {backend:?}: {confirmed} confirmed, {late} of them late, {released} released"

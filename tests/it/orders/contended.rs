@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::{Value, json};
-use stocklock_testkit::run::{rng, variable};
+use stocklock_testkit::run::{number, rng};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -45,11 +45,6 @@ async fn operations(raw: &mut Raw) -> [usize; 2] {
     let both = raw.text(SALES).await.expect("a row");
     let both: usize = both.trim().parse().expect("a number");
     [both / 1_000_000, both % 1_000_000]
-}
-
-fn number(name: &str, default: usize) -> usize {
-    let number = variable(name);
-    number.map_or(default, |number| number.parse().expect("a number"))
 }
 
 fn sku(number: usize) -> String {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde_json::{Value, json};
-use stocklock_testkit::run::{rng, variable};
+use stocklock_testkit::run::{number, rng};
 use tokio::task::JoinSet;
 
 use super::{reverse, sell};
@@ -32,8 +32,7 @@ const EXCEEDED: &str = "SELECT sold.sku FROM movement sold
         SELECT sum(returned) FROM movement back WHERE back.reverses = sold.operation_id)";
 
 fn pairs() -> usize {
-    let pairs = variable("TEST_PAIRS");
-    pairs.map_or(DEFAULT_PAIRS, |pairs| pairs.parse().expect("a number"))
+    number("TEST_PAIRS", DEFAULT_PAIRS)
 }
 
 /// What one pair does.

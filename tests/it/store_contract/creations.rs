@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use stocklock::ports::AttemptOutcome;
-use stocklock_testkit::run::variable;
+use stocklock_testkit::run::number;
 use tokio::task::JoinSet;
 
 use super::fixture::{Fixture, Operations as _, Raw, creation, open};
@@ -19,8 +19,7 @@ const CLIENTS: u32 = 32;
 /// The server has no other clients, because it counts deadlocks for all together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn skus_are_created_in_parallel_without_deadlocks() {
-    let creations = variable("TEST_CREATIONS");
-    let creations = creations.map_or(DEFAULT_CREATIONS, |number| number.parse().unwrap());
+    let creations = number("TEST_CREATIONS", DEFAULT_CREATIONS);
     let server = PrivateServer::launch(Program::MariaDb, &Settings::Test, &[]).await;
     let server = server.expect("MariaDB starts");
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;

@@ -66,23 +66,7 @@ impl<'a> Seeded<'a> {
             after,
             ..
         } = self;
-        let (numbers, operation) = match raw {
-            Raw::Sqlite(_) => (
-                format!(
-                    "(WITH RECURSIVE s(n) AS (SELECT {from} UNION ALL SELECT n + 1 FROM s
-                        WHERE n < {to}) SELECT n FROM s)"
-                ),
-                format!("unhex(printf('{operations:08x}00007000%016x', n))"),
-            ),
-            Raw::Mysql(_) => (
-                format!("(SELECT cast(seq AS signed) AS n FROM seq_{from}_to_{to})"),
-                format!("unhex(concat('{operations:08x}00007000', lpad(hex(n), 16, '0')))"),
-            ),
-            Raw::Postgres(_) => (
-                format!("(SELECT n FROM generate_series({from}::bigint, {to}::bigint) AS s(n))"),
-                format!("('{operations:08x}00007000' || lpad(to_hex(n), 16, '0'))::uuid"),
-            ),
-        };
+        let (numbers, operation) = numbered(raw, *operations, (from, to));
         let random = format!("((n + {seed}) * 7919 % 1009)");
         format!(
             "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta,
@@ -94,6 +78,58 @@ impl<'a> Seeded<'a> {
             FROM {numbers} AS numbers"
         )
     }
+}
+
+/// A subquery with the numbers `n` of a range, and the id of the operation of each.
+fn numbered(raw: &Raw, operations: u32, (from, to): (u64, u64)) -> (String, String) {
+    match raw {
+        Raw::Sqlite(_) => (
+            format!(
+                "(WITH RECURSIVE s(n) AS (SELECT {from} UNION ALL SELECT n + 1 FROM s
+                    WHERE n < {to}) SELECT n FROM s)"
+            ),
+            format!("unhex(printf('{operations:08x}00007000%016x', n))"),
+        ),
+        Raw::Mysql(_) => (
+            format!("(SELECT cast(seq AS signed) AS n FROM seq_{from}_to_{to})"),
+            format!("unhex(concat('{operations:08x}00007000', lpad(hex(n), 16, '0')))"),
+        ),
+        Raw::Postgres(_) => (
+            format!("(SELECT n FROM generate_series({from}::bigint, {to}::bigint) AS s(n))"),
+            format!("('{operations:08x}00007000' || lpad(to_hex(n), 16, '0'))::uuid"),
+        ),
+    }
+}
+
+/// Inserts holds of one unit of a SKU that was just created in the main warehouse, and updates the level.
+pub(crate) async fn hold(raw: &mut Raw, sku: &str, holds: u64) {
+    let place = format!("sku = '{sku}' AND warehouse = 'main'");
+    for from in (1..=holds).step_by(BLOCK as usize) {
+        let to = holds.min(from + BLOCK - 1);
+        let (numbers, operation) = numbered(raw, 1, (from, to));
+        run(
+            raw,
+            format!(
+                "INSERT INTO movement (operation_id, line, sku, warehouse, kind, delta, held_delta,
+                    available_after, caller, level_version)
+                SELECT {operation}, 0, '{sku}', 'main', 'held', 0, 1, 0, 'anonymous', n + 1
+                FROM {numbers} AS numbers"
+            ),
+        )
+        .await;
+        // In the year 2100.
+        run(
+            raw,
+            format!(
+                "INSERT INTO hold (operation_id, line, sku, warehouse, units, expires_at)
+                SELECT {operation}, 0, '{sku}', 'main', 1, 4102444800000 + n FROM {numbers} AS numbers"
+            ),
+        )
+        .await;
+    }
+    let update =
+        format!("UPDATE stock SET version = version + {holds}, held = {holds} WHERE {place}");
+    run(raw, update).await;
 }
 
 async fn run(raw: &mut Raw, statement: String) {

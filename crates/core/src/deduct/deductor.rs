@@ -97,7 +97,8 @@ impl Deductor {
             };
             let level = (deduction.sku.clone(), deduction.warehouse.clone());
             let times = (since, deduction.deadline);
-            match self.levels.reclaim(level, units, times).await {
+            // Boxed, because it is rare, and its space would be reserved for each deduction.
+            match Box::pin(self.levels.reclaim(level, units, times)).await {
                 Ok(false) => break result,
                 Ok(true) => {}
                 Err(error) => break Err(error),
