@@ -166,9 +166,9 @@ impl From<&StockError> for ApiError {
             | StockError::TooLarge => StatusCode::CONFLICT,
             StockError::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             StockError::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
-            StockError::IdempotencyKeyReused | StockError::LinesRequired => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            StockError::IdempotencyKeyReused
+            | StockError::LinesRequired
+            | StockError::TooManyLevels { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             StockError::Contended { .. }
             | StockError::Overloaded { .. }
             | StockError::StrategyUnavailable { .. }

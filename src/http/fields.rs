@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::paging::PageSize;
 use stocklock_core::stock::{
-    IdempotencyKey, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark, is_name_char,
+    IdempotencyKey, MAX_LINE_NUMBER, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark,
+    is_name_char,
 };
 
 /// The maximum number of lines of a batch.
@@ -216,7 +217,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             json!({"type": "string", "pattern": pattern})
         }
         "holder" => json!({"type": "string", "pattern": "^[0-9a-f]{32}$"}),
-        "id" => json!({"type": "string", "format": "uuid"}),
+        "id" | "replaces" => json!({"type": "string", "format": "uuid"}),
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
         "Last-Event-ID" => whole(0, i64::MAX),
@@ -233,7 +234,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             let line = json!({"$ref": format!("#/components/schemas/{line}")});
             json!({"type": "array", "items": line, "minItems": 1, "maxItems": most})
         }
-        "line" => whole(0, i64::try_from(MAX_LINES).expect("a small number") - 1),
+        "line" => whole(0, MAX_LINE_NUMBER),
         unknown => unreachable!("{unknown} in {place} has no schema"),
     }
 }

@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::deduct::{OrderLine, has_lines};
+use super::extract::operation_id;
 use super::fields::MAX_HOLD_SECONDS;
 use super::headers::{idempotency, idempotent_replayed};
 use super::keys::Granted;
@@ -44,6 +45,9 @@ pub(super) struct HoldBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "cart-9")]
     reference: Option<String>,
+    /// The id of a hold that ends with this one: what is left of it is given back, and is there for the lines.
+    #[serde(default, deserialize_with = "present")]
+    replaces: Option<String>,
 }
 
 /// A number of seconds; `None`: for ever.
@@ -90,6 +94,7 @@ pub(super) struct HoldAnswer {
 ///
 /// All lines are held, or nothing is. Held units cannot be sold to anybody else until the hold is confirmed,
 /// released, or its time is over. A retry with the same Idempotency-Key gets the answer to the first request.
+/// A hold that replaces another one ends it, also if its time is over; or, if units are missing, leaves it as it was.
 #[utoipa::path(
     post, path = "/holds", tag = "holds",
     params(openapi::RequiredKeyHeader),
@@ -100,7 +105,7 @@ pub(super) struct HoldAnswer {
             ("Idempotent-Replayed" = String, description = "`true` for the answer to a retry"))),
         openapi::ReadErrors, openapi::WriteErrors,
         (status = 404, response = openapi::NotFound),
-        (status = 409, response = openapi::Conflict),
+        (status = 409, response = openapi::HoldConflict),
     )
 )]
 pub(super) async fn hold(
@@ -110,9 +115,11 @@ pub(super) async fn hold(
     headers: HeaderMap,
     body: StrictJson<HoldBody>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (hold, lasts) = new_hold(&api, body.parse()?, (&headers, grant))?;
+    let body = body.parse()?;
+    let replaces = body.replaces.as_deref().map(replaced).transpose()?;
+    let (hold, lasts) = new_hold(&api, body, replaces, (&headers, grant))?;
     let operation = hold.id;
-    let made = api.levels.hold(hold).await;
+    let made = api.levels.hold(hold, replaces).await;
     let made = made.map_err(|error| ApiError::of_operation(operation, error))?;
     let recorded_at = made.recorded_at.as_deref();
     let answer = HoldAnswer {
@@ -129,9 +136,14 @@ pub(super) async fn hold(
     Ok((StatusCode::CREATED, location, replayed, Json(answer)))
 }
 
+fn replaced(id: &str) -> Result<OperationId, ApiError> {
+    operation_id(id).map_err(|_| ApiError::invalid("replaces: not the id of an operation"))
+}
+
 fn new_hold(
     api: &Api,
     body: HoldBody,
+    replaces: Option<OperationId>,
     (headers, grant): (&HeaderMap, Grant),
 ) -> Result<(Operation, Option<i64>), ApiError> {
     has_lines(body.lines.len())?;
@@ -151,6 +163,7 @@ fn new_hold(
         ..Remarks::default()
     };
     let hash = RequestHash::of_operation(&lines, &remarks);
+    let hash = replaces.map_or(hash, |replaced| hash.replacing(replaced));
     let idempotency = idempotency(headers, &grant.caller, hash)?;
     let idempotency = Some(idempotency.ok_or(StockError::KeyRequired)?);
     let hold = Operation::of_lines(grant.caller, lines, idempotency, remarks, api.deadline())?;

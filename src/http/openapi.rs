@@ -225,7 +225,8 @@ problem_response!(
 );
 problem_response!(
     HoldConflict,
-    "`hold-ended`, `hold-expired`, `exceeds-hold`, `not-a-hold`, `request-in-flight` (Retry-After)"
+    "`hold-ended`, `hold-expired`, `exceeds-hold`, `not-a-hold`, `insufficient-stock`, \
+     `request-in-flight` (Retry-After)"
 );
 problem_response!(
     NoKeysYet,

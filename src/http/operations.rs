@@ -63,12 +63,10 @@ impl OperationBody {
             movements.extend(api.store.operation(last).await?);
         }
         movements.sort_by_key(|one| (Reverse(one.operation), one.line));
-        let hold = match movements.first() {
-            Some(first)
-                if first.kind == MovementKind::Held
-                    && movements.iter().all(|one| one.operation == first.operation) =>
-            {
-                Some(HoldState::of(api, first.operation).await?)
+        let held = movements.iter().find(|one| one.kind == MovementKind::Held);
+        let hold = match held {
+            Some(held) if movements.iter().all(|one| one.operation == held.operation) => {
+                Some(HoldState::of(api, held.operation).await?)
             }
             _ => None,
         };

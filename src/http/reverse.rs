@@ -19,7 +19,9 @@ use super::{
 };
 use crate::access::Grant;
 use stocklock_core::level_service::Reversed;
-use stocklock_core::stock::{MAX_LINES, OperationId, Quantity, Remark, RequestHash, Reversal};
+use stocklock_core::stock::{
+    MAX_LINE_NUMBER, OperationId, Quantity, Remark, RequestHash, Reversal,
+};
 
 /// Units of a sale that come back.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -134,9 +136,8 @@ pub(super) fn distinct_lines(
 ) -> Result<Vec<(i64, Option<Quantity>)>, ApiError> {
     has_lines(lines.len())?;
     for (number, (line, _)) in lines.iter().enumerate() {
-        if !(0..MAX_LINES).contains(&usize::try_from(*line).unwrap_or(MAX_LINES)) {
-            let most = MAX_LINES - 1;
-            let detail = format!("lines[{number}].line: must be from 0 to {most}");
+        if !(0..=MAX_LINE_NUMBER).contains(line) {
+            let detail = format!("lines[{number}].line: must be from 0 to {MAX_LINE_NUMBER}");
             return Err(ApiError::invalid(detail));
         }
         if lines[..number].iter().any(|(other, _)| other == line) {

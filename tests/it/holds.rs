@@ -17,6 +17,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 mod ends;
 mod many;
 mod refusals;
+mod replaced;
 
 /// How many holds expire together, an even number; `TEST_EXPIRED_HOLDS` in `make verify`.
 const DEFAULT_EXPIRED: usize = 20;

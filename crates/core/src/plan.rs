@@ -108,8 +108,10 @@ pub struct PlannedMovement<'a> {
     pub operation: &'a Operation,
     /// The place of its line in the operation.
     pub line: usize,
-    /// Whether it is the first of its operation, which has the key.
-    pub is_first: bool,
+    /// Its line in the ledger.
+    pub ledger_line: i64,
+    /// Whether it has the lowest line of its operation, and so the key.
+    pub has_key: bool,
     /// The place of its level in the plan.
     pub level: usize,
     /// Its place among the movements of the level, from 1.
@@ -145,17 +147,11 @@ enum Decision {
 }
 
 impl PlannedMovement<'_> {
-    /// Its line in the ledger.
-    #[must_use]
-    pub fn number(&self) -> i64 {
-        self.operation.lines[self.line].number(self.line)
-    }
-
     /// The line, if so many units are available then.
     fn made(&self, remaining: i64) -> MadeLine {
         let line = &self.operation.lines[self.line];
         MadeLine {
-            line: self.number(),
+            line: self.ledger_line,
             sku: line.sku.clone(),
             warehouse: line.warehouse.clone(),
             delta: self.delta,
@@ -259,7 +255,10 @@ impl<'a> Plan<'a> {
             Decision::Movements(places) => {
                 let movements = movements[places].iter();
                 let made = movements.map(|one| Some(one.made(remaining(one)?)));
-                Some(Ok(AttemptOutcome::Lines(made.collect::<Option<_>>()?)))
+                let mut made = made.collect::<Option<Vec<_>>>()?;
+                // As they are read from the ledger.
+                made.sort_unstable_by_key(|made| made.line);
+                Some(Ok(AttemptOutcome::Lines(made)))
             }
         };
         decisions.into_iter().map(answer).collect()

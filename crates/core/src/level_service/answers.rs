@@ -123,6 +123,9 @@ pub struct Ordered {
 pub struct OrderedLine {
     /// The number of the line in its order, from 0.
     pub line: i64,
+    /// The place of the line in the request, from 0, if that need not be its number: a hold replaces another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_line: Option<usize>,
     /// The SKU.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub sku: Sku,
@@ -172,6 +175,7 @@ impl From<MadeLine> for OrderedLine {
     fn from(made: MadeLine) -> Self {
         Self {
             line: made.line,
+            request_line: None,
             sku: made.sku,
             warehouse: made.warehouse,
             quantity: made.returned.unwrap_or(-made.delta),
@@ -187,6 +191,7 @@ impl From<Deducted> for Ordered {
             operation: deducted.operation,
             lines: vec![OrderedLine {
                 line: 0,
+                request_line: None,
                 sku: deducted.sku,
                 warehouse: deducted.warehouse,
                 quantity: deducted.quantity,

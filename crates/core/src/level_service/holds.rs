@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{Changed, LevelService, OrderedLine};
 use crate::stock::{
-    HoldEnd, HoldFilter, MadeLine, OpenHold, Operation, OperationId, Resolved, Sku, StockError,
-    Warehouse,
+    HoldEnd, HoldFilter, MadeLine, Movement, OpenHold, Operation, OperationId, Resolved, Sku,
+    StockError, Warehouse,
 };
 
 /// How often a hold is looked up again that another request has ended meanwhile.
@@ -104,32 +104,92 @@ impl From<MadeLine> for ConfirmedLine {
 }
 
 impl LevelService {
-    /// Sets the units of every line aside, or nothing.
+    /// Sets the units of every line aside, or nothing. `replaces`: another hold, of which what is left is given
+    /// back in the same operation, and is there for the lines.
     ///
     /// # Errors
     /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the hold.
-    pub async fn hold(&self, hold: Operation) -> Result<Held, StockError> {
-        let made = self.change(hold).await?;
+    pub async fn hold(
+        &self,
+        hold: Operation,
+        replaces: Option<OperationId>,
+    ) -> Result<Held, StockError> {
+        let made = match replaces {
+            Some(replaced) => self.replace_hold(hold, replaced).await?,
+            None => self.change(hold).await?,
+        };
         let recorded_at = if made.replayed {
             let movements = self.store.operation(made.operation).await?;
             movements.into_iter().next().map(|one| one.created_at)
         } else {
             None
         };
-        let line = |made: MadeLine| OrderedLine {
+        let is_held = |line: &MadeLine| line.held_delta > 0;
+        let line = |(place, made): (usize, MadeLine)| OrderedLine {
             quantity: made.held_delta,
+            request_line: replaces.map(|_| place),
             ..made.into()
         };
+        let held = made.lines.into_iter().filter(is_held);
+        let held: Vec<_> = held.collect();
         Ok(Held {
             operation: made.operation,
-            expires_at: made.lines.first().and_then(|line| line.expires_at),
-            lines: made.lines.into_iter().map(line).collect(),
+            expires_at: held.first().and_then(|line| line.expires_at),
+            lines: held.into_iter().enumerate().map(line).collect(),
             recorded_at,
             replayed: made.replayed,
         })
+    }
+
+    /// Makes a hold that ends another one.
+    async fn replace_hold(
+        &self,
+        hold: Operation,
+        replaced: OperationId,
+    ) -> Result<Changed, StockError> {
+        let mut round = 1;
+        loop {
+            let (held, ends) = self.hold_and_ends(replaced).await?;
+            let operation = match HoldEnd::replaced_by(&hold, replaced, held, &ends) {
+                Ok(operation) => operation,
+                // Perhaps the first request with this key has ended it.
+                Err(error) => return self.first_answer(&hold).await?.ok_or(error),
+            };
+            match self.change(operation).await {
+                // Another request has ended it since.
+                Err(error) if is_ended(&error) && round < ROUNDS => round += 1,
+                made => return made,
+            }
+        }
+    }
+
+    /// The answer to an earlier request with the key of this one.
+    async fn first_answer(&self, operation: &Operation) -> Result<Option<Changed>, StockError> {
+        let (sku, key) = (&operation.first().sku, operation.idempotency.as_ref());
+        let recorded = self.store.recorded(sku, operation.id, key).await?;
+        let Some(movement) = recorded else {
+            return Ok(None);
+        };
+        if movement.request_hash != key.map(|key| key.hash) {
+            return Err(StockError::IdempotencyKeyReused);
+        }
+        self.replay(movement.operation).await.map(Some)
+    }
+
+    /// The movements of a hold, and those that have ended its lines.
+    async fn hold_and_ends(
+        &self,
+        hold: OperationId,
+    ) -> Result<(Vec<Movement>, Vec<Movement>), StockError> {
+        let held = self.store.operation(hold).await?;
+        if held.is_empty() {
+            return Err(StockError::UnknownOperation);
+        }
+        let ends = self.store.children(hold).await?;
+        Ok((held, ends))
     }
 
     /// Sells units of a hold, and gives the others of those lines back.
@@ -174,14 +234,10 @@ impl LevelService {
     async fn end_hold(&self, end: HoldEnd) -> Result<Changed, StockError> {
         let mut round = 1;
         loop {
-            let held = self.store.operation(end.hold).await?;
-            if held.is_empty() {
-                return Err(StockError::UnknownOperation);
-            }
-            let ends = self.store.children(end.hold).await?;
+            let (held, ends) = self.hold_and_ends(end.hold).await?;
             let operation = match end.resolve(held, &ends)? {
                 Resolved::Operation(operation) => operation,
-                Resolved::Replay(operation) => return self.replay_end(operation).await,
+                Resolved::Replay(operation) => return self.replay(operation).await,
             };
             match self.change(*operation).await {
                 // Another request has ended it since.
@@ -191,7 +247,7 @@ impl LevelService {
         }
     }
 
-    async fn replay_end(&self, operation: OperationId) -> Result<Changed, StockError> {
+    async fn replay(&self, operation: OperationId) -> Result<Changed, StockError> {
         let movements = self.store.operation(operation).await?;
         Ok(Changed {
             operation,
@@ -219,11 +275,7 @@ impl LevelService {
         if open.iter().any(|one| !one.is_due) {
             return Ok(open);
         }
-        let movements = self.store.operation(hold).await?;
-        if movements.is_empty() {
-            return Err(StockError::UnknownOperation);
-        }
-        let ends = self.store.children(hold).await?;
+        let (movements, ends) = self.hold_and_ends(hold).await?;
         let found = HoldEnd::state_of(&movements, &ends)?;
         Err(found)
     }

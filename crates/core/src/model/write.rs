@@ -82,7 +82,7 @@ fn opened(movement: &PlannedMovement<'_>) -> Option<OpenHold> {
     let line = &movement.operation.lines[movement.line];
     Some(OpenHold {
         hold: movement.operation.id,
-        line: movement.number(),
+        line: movement.ledger_line,
         sku: line.sku.clone(),
         warehouse: line.warehouse.clone(),
         units: movement.held_delta,
@@ -104,8 +104,8 @@ fn entry(movement: &PlannedMovement<'_>, line: &Line) -> Entry {
     row.held_delta = movement.held_delta;
     row.reverses = movement.reverses;
     row.returned = movement.returned;
-    row.line = movement.number();
-    if !movement.is_first {
+    row.line = movement.ledger_line;
+    if !movement.has_key {
         (row.idempotency_key, row.request_hash) = (None, None);
         entry.key = None;
     }

@@ -1,6 +1,6 @@
 //! A plan that is being made: one operation after the other, all lines of it or none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio::time::Instant;
 
@@ -63,11 +63,13 @@ impl<'a, 's> Planning<'a, 's> {
         self.plan
     }
 
-    /// All lines, or nothing.
+    /// All lines, or nothing. Holds end first: what they give back is there for the other lines.
     fn decide(&mut self, operation: &'a Operation) -> Decision {
         let mut steps = Vec::with_capacity(operation.lines.len());
         let mut refusals = Vec::new();
-        for (place, line) in operation.lines.iter().enumerate() {
+        let mut lines: Vec<_> = operation.lines.iter().enumerate().collect();
+        lines.sort_by_key(|(_, line)| !matches!(line.change, Change::End(_)));
+        for (place, line) in lines {
             match self.step(line) {
                 Ok(step) => {
                     let before = rules::find(&self.state.levels, line).cloned();
@@ -102,9 +104,14 @@ impl<'a, 's> Planning<'a, 's> {
         }
         self.sold.add(operation);
         let first = self.plan.movements.len();
+        let ledger_lines = ledger_lines(operation, steps.iter().map(|(place, ..)| *place));
         let mut changed = None;
-        for (place, step, before) in steps {
-            changed = self.record(operation, place, step, before);
+        for ((place, step, before), line) in steps.into_iter().zip(ledger_lines) {
+            changed = self.record(operation, (place, line), step, before);
+        }
+        let movements = self.plan.movements[first..].iter_mut();
+        if let Some(lowest) = movements.min_by_key(|one| one.ledger_line) {
+            lowest.has_key = true;
         }
         if operation.lines.len() > 1 {
             return Decision::Movements(first..self.plan.movements.len());
@@ -153,13 +160,11 @@ impl<'a, 's> Planning<'a, 's> {
     fn record(
         &mut self,
         operation: &'a Operation,
-        place: usize,
+        (place, ledger_line): (usize, i64),
         step: Step,
         before: Option<StockLevel>,
     ) -> Option<Box<ChangedLevel>> {
         let line = &operation.lines[place];
-        let last = self.plan.movements.last();
-        let is_first = last.is_none_or(|last| last.operation.id != operation.id);
         let next = self.plan.levels.len();
         let place_of_level = (&line.sku, &line.warehouse);
         let number = *self.places.entry(place_of_level).or_insert(next);
@@ -185,7 +190,8 @@ impl<'a, 's> Planning<'a, 's> {
         self.plan.movements.push(PlannedMovement {
             operation,
             line: place,
-            is_first,
+            ledger_line,
+            has_key: false,
             level: number,
             number: level.movements,
             kind: step.kind.clone(),
@@ -226,6 +232,19 @@ impl Planning<'_, '_> {
             self.plan.ended.push((of_hold, due_at));
         }
     }
+}
+
+/// The lines in the ledger of lines of the operation with these places: the one that a return or the end of a
+/// hold has, and for the others the lowest numbers that are left.
+fn ledger_lines(operation: &Operation, places: impl Iterator<Item = usize>) -> Vec<i64> {
+    let given = operation.lines.iter().filter_map(Line::given_number);
+    let given: HashSet<_> = given.collect();
+    let mut left = (0..).filter(|number| !given.contains(number));
+    let number = |place: usize| {
+        let given = operation.lines[place].given_number();
+        given.or_else(|| left.next()).unwrap_or_default()
+    };
+    places.map(number).collect()
 }
 
 /// Whether the line asks for all units that are left of a line of a sale, and none are.

@@ -31,10 +31,13 @@ fn movements_add_up_to_the_levels() {
                 .iter()
                 .filter(is_here)
                 .collect();
-            let sum: i64 = new.iter().map(|one| one.delta).sum();
-            assert_eq!(
-                level.on_hand,
-                old.map_or(0, |old| old.on_hand) + sum,
+            let sum = |units: fn(&Movement) -> i64| new.iter().map(|one| units(one)).sum::<i64>();
+            let units = |units: fn(&StockLevel) -> i64| old.map_or(0, units);
+            let on_hand = units(|old| old.on_hand) + sum(|one| one.delta);
+            let held = units(|old| old.held) + sum(|one| one.held_delta);
+            assert_eq!((level.on_hand, level.held), (on_hand, held), "seed {seed}");
+            assert!(
+                new.iter().all(|one| one.available_after >= 0),
                 "seed {seed}"
             );
             let first = old.map_or(0, |old| old.version) + 1;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::{InvalidName, OperationId, Sku, Warehouse};
+use super::{InvalidName, MAX_LINES, OperationId, Sku, Warehouse};
 
 /// Why stock was not changed, or why the outcome is unknown.
 ///
@@ -64,6 +64,12 @@ pub enum StockError {
     /// The sale has several lines, so units must name theirs.
     #[error("the sale has several lines; send lines with their numbers, or no quantity")]
     LinesRequired,
+    /// An operation would lock more levels than it may.
+    #[error("the operation concerns {levels} levels, and may concern {MAX_LINES}")]
+    TooManyLevels {
+        /// How many it names.
+        levels: usize,
+    },
     /// A hold, or an operation of several lines, has no key.
     #[error("send an Idempotency-Key: a hold, and an operation of several lines, need one")]
     KeyRequired,
@@ -202,6 +208,7 @@ impl StockError {
             Self::ExceedsSale { .. } => "exceeds-sale",
             Self::UnknownLine { .. } => "unknown-line",
             Self::LinesRequired => "lines-required",
+            Self::TooManyLevels { .. } => "too-many-lines",
             Self::KeyRequired => "idempotency-key-required",
             Self::Lines(lines) => lines.first().map_or("internal", |one| one.error.code()),
             Self::Insufficient { .. } => "insufficient-stock",

@@ -239,6 +239,43 @@ impl HoldEnd {
         })))
     }
 
+    /// The operation `hold`, which then also gives back what is left of another hold, with these movements and
+    /// ends.
+    ///
+    /// # Errors
+    /// [`StockError::NotAHold`]; [`StockError::HoldEnded`] if nothing is left of it;
+    /// [`StockError::TooManyLevels`].
+    pub fn replaced_by(
+        hold: &Operation,
+        replaced: OperationId,
+        held: Vec<Movement>,
+        ends: &[Movement],
+    ) -> Result<Operation, StockError> {
+        let end = Self {
+            operation: hold.id,
+            caller: hold.caller.clone(),
+            hold: replaced,
+            confirm: None,
+            lines: Vec::new(),
+            idempotency: None,
+            deadline: hold.deadline,
+        };
+        let line = held.first().map_or(0, |first| first.line);
+        match end.resolve(held, ends)? {
+            Resolved::Operation(end) => {
+                let mut hold = hold.clone();
+                hold.lines.extend(end.lines);
+                hold.check_levels()?;
+                Ok(hold)
+            }
+            Resolved::Replay(by) => Err(StockError::HoldEnded {
+                line,
+                state: "released",
+                by: Some(by),
+            }),
+        }
+    }
+
     /// Why a hold with these movements and ends cannot be extended.
     ///
     /// # Errors

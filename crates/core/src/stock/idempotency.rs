@@ -162,6 +162,12 @@ impl RequestHash {
         Self::of_lines(&format!("{kind}\n{lines}{reason}\n{reference}\n"))
     }
 
+    /// The hash of a request for a hold, which has this hash without the hold that it replaces.
+    #[must_use]
+    pub fn replacing(self, hold: OperationId) -> Self {
+        Self::of_lines(&format!("replaces\n{hold}\n{:02x?}\n", self.0))
+    }
+
     /// The hash of a reversal of these lines of a sale, in their order.
     #[must_use]
     pub fn of_returns(

@@ -1,5 +1,7 @@
 //! A change of stock: what every write has in common.
 
+use std::collections::BTreeSet;
+
 use tokio::time::Instant;
 
 use super::{
@@ -8,8 +10,12 @@ use super::{
     Warehouse,
 };
 
-/// The maximum number of lines of an operation.
+/// The maximum number of lines of a request, and of levels of an operation.
 pub const MAX_LINES: usize = 100;
+
+/// The highest number of a line in the ledger: an operation that holds [`MAX_LINES`] lines may end as many of
+/// another hold.
+pub const MAX_LINE_NUMBER: i64 = 2 * MAX_LINES as i64 - 1;
 
 /// A change of stock. All of its lines are committed together, or nothing is.
 #[derive(Debug, Clone)]
@@ -18,7 +24,7 @@ pub struct Operation {
     pub id: OperationId,
     /// Who sent the request.
     pub caller: Caller,
-    /// What becomes of each level: 1 to [`MAX_LINES`].
+    /// What becomes of each level. At least one, and of at most [`MAX_LINES`] levels.
     pub lines: Vec<Line>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,
@@ -87,14 +93,21 @@ pub struct Setting {
 }
 
 impl Line {
-    /// The number of the line in the ledger, if it has this place in its operation.
+    /// The number of the line in the ledger, if it follows from an earlier operation.
+    #[must_use]
+    pub fn given_number(&self) -> Option<i64> {
+        match &self.change {
+            Change::Return(one) => Some(one.line),
+            Change::End(one) => Some(one.line),
+            _ => None,
+        }
+    }
+
+    /// The number of the line for its caller, if it has this place in its operation.
     #[must_use]
     pub fn number(&self, place: usize) -> i64 {
-        match &self.change {
-            Change::Return(one) => one.line,
-            Change::End(one) => one.line,
-            _ => i64::try_from(place).expect("a short list"),
-        }
+        let given = self.given_number();
+        given.unwrap_or_else(|| i64::try_from(place).expect("a short list"))
     }
 }
 
@@ -159,6 +172,19 @@ impl Operation {
             strategy: None,
             deadline,
         })
+    }
+
+    /// Refuses an operation of too many levels.
+    ///
+    /// # Errors
+    /// [`StockError::TooManyLevels`].
+    pub fn check_levels(&self) -> Result<(), StockError> {
+        let levels = self.lines.iter().map(|line| (&line.sku, &line.warehouse));
+        let levels = levels.collect::<BTreeSet<_>>().len();
+        if levels > MAX_LINES {
+            return Err(StockError::TooManyLevels { levels });
+        }
+        Ok(())
     }
 
     /// The units, if it is a deduction of one line: a guarded write makes that without a snapshot.

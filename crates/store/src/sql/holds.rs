@@ -184,7 +184,7 @@ pub(super) async fn write<D: Dialect>(
                     line.warehouse.as_str(),
                     movement.held_delta,
                     *expires_at,
-                    movement.number(),
+                    movement.ledger_line,
                 ]
             })
             .collect();

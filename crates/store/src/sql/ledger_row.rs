@@ -72,7 +72,7 @@ impl LedgerRow {
         let ([level], [movement]) = (&plan.levels[..], &plan.movements[..]) else {
             return None;
         };
-        if movement.number() > 0 || movement.held_delta != 0 {
+        if movement.ledger_line > 0 || movement.held_delta != 0 {
             return None;
         }
         let before = level.read.as_ref();

@@ -189,10 +189,10 @@ impl<'a> MovementRow<'a> {
         self.movement.delta
     }
 
-    /// The key, which the first movement of an operation has, and the hash of the request.
+    /// The key, which the lowest line of an operation has, and the hash of the request.
     pub(crate) fn key(self) -> Option<(&'a str, &'a [u8])> {
         let key = self.operation().idempotency.as_ref();
-        let key = key.filter(|_| self.movement.is_first)?;
+        let key = key.filter(|_| self.movement.has_key)?;
         Some((key.key.as_str(), &key.hash.0))
     }
 
@@ -204,7 +204,7 @@ impl<'a> MovementRow<'a> {
     pub(crate) fn others(self) -> Option<Others<'a>> {
         let movement = self.movement;
         let is_sale = movement.kind == MovementKind::Deducted;
-        let line = movement.number();
+        let line = movement.ledger_line;
         let is_plain = is_sale && line == 0 && movement.reverses.is_none();
         (!is_plain).then(|| Others {
             line,

@@ -10,9 +10,9 @@ use uuid::Uuid;
 use super::super::{Plan, Recorded, Snapshot, rules};
 use crate::ports::{AttemptOutcome, BatchAnswer};
 use crate::stock::{
-    Adjustment, Caller, Deduction, Idempotency, IdempotencyKey, LevelChange, MAX_UNITS, Movement,
-    MovementKind, Operation, OperationId, Precondition, Quantity, Remark, Remarks, RequestHash,
-    Reversal, Scope, Sku, StockLevel, Warehouse,
+    Adjustment, Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey,
+    LevelChange, MAX_UNITS, Movement, MovementKind, NEVER, Operation, OperationId, Precondition,
+    Quantity, Remark, Remarks, RequestHash, Reversal, Scope, Sku, StockLevel, Warehouse,
 };
 
 /// Stock and ledger, as a database has them.
@@ -56,7 +56,16 @@ impl Shop {
             let recorded = Recorded::new(known);
             operations.iter().any(|one| recorded.find(one).is_some())
         };
+        let is_end = |one: &&Movement| one.reverses.is_some() && one.returned.is_none();
+        let ends = self.ledger.iter().filter(is_end);
+        let ends: HashMap<_, _> = ends
+            .filter_map(|one| Some(((one.reverses?, one.line), one.kind.clone())))
+            .collect();
+        let held = self.ledger.iter().filter(|one| one.held_delta > 0);
+        let held = held.map(|one| ((one.operation, one.line), (one.held_delta, NEVER)));
         Snapshot {
+            holds: held.filter(|(line, _)| !ends.contains_key(line)).collect(),
+            ends,
             levels: self.levels.clone(),
             recorded: Some(self.ledger.iter().filter(has).cloned().collect()),
             returned,
@@ -85,10 +94,10 @@ impl Shop {
             let line = &planned.operation.lines[planned.line];
             let level = rules::find(&self.levels, line).expect("it was written");
             let key = planned.operation.idempotency.as_ref();
-            let key = key.filter(|_| planned.is_first);
+            let key = key.filter(|_| planned.has_key);
             self.ledger.push(Movement {
                 operation: planned.operation.id,
-                line: planned.number(),
+                line: planned.ledger_line,
                 sku: line.sku.clone(),
                 warehouse: line.warehouse.clone(),
                 kind: planned.kind.clone(),
@@ -152,8 +161,8 @@ fn key(number: u8) -> Idempotency {
     }
 }
 
-/// An operation of one or more lines. `sales`: the movements of each sale.
-fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
+/// An operation of one or more lines. `sales`, `holds`: the movements of each.
+fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movement>])) -> Operation {
     let operation = OperationId(Uuid::from_u128(rng.u128(..)));
     let level = (
         sku(["a", "b"][rng.usize(..2)]),
@@ -162,7 +171,8 @@ fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
     let deadline = Instant::now() + Duration::from_mins(1);
     let reason = Remark::parse("reason", "because").expect("a valid remark");
     let (sku, warehouse) = level.clone();
-    match rng.u8(..8) {
+    let kind = rng.u8(..9);
+    match kind {
         0 => Adjustment {
             operation,
             caller: Caller::anonymous(),
@@ -231,7 +241,21 @@ fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
                 line.sku = self::sku(["a", "b"][rng.usize(..2)]);
                 order.lines.push(line);
             }
-            order
+            if kind > 4 {
+                return order;
+            }
+            for line in &mut order.lines {
+                let quantity = Quantity::try_from(rng.u32(1..4)).expect("a valid quantity");
+                line.change = Change::Hold(Holding {
+                    quantity,
+                    lasts: None,
+                });
+            }
+            if kind == 3 || holds.is_empty() {
+                return order;
+            }
+            let old = holds[rng.usize(..holds.len())].clone();
+            HoldEnd::replaced_by(&order, old[0].operation, old, &[]).expect("it was not ended")
         }
     }
 }
@@ -240,14 +264,18 @@ fn any_operation(rng: &mut Rng, sales: &[Vec<Movement>]) -> Operation {
 pub(super) fn any_case(seed: u64) -> (Shop, Vec<Operation>) {
     let rng = &mut Rng::with_seed(seed);
     let mut shop = Shop::generated(rng);
-    let first: Vec<_> = (0..4).map(|_| any_operation(rng, &[])).collect();
+    let first: Vec<_> = (0..4).map(|_| any_operation(rng, (&[], &[]))).collect();
     shop.make(&first);
-    let is_sale = |one: &&Movement| one.kind == MovementKind::Deducted;
-    let sales: Vec<_> = shop.ledger.iter().filter(is_sale).cloned().collect();
-    let of_one = |one: &Movement, next: &Movement| one.operation == next.operation;
-    let sales: Vec<_> = sales.chunk_by(of_one).map(<[_]>::to_vec).collect();
+    let of_kind = |kind| {
+        let movements = shop.ledger.iter().filter(|one| one.kind == kind).cloned();
+        let movements: Vec<_> = movements.collect();
+        let of_one = |one: &Movement, next: &Movement| one.operation == next.operation;
+        let operations = movements.chunk_by(of_one).map(<[_]>::to_vec);
+        operations.collect::<Vec<_>>()
+    };
+    let (sales, holds) = (of_kind(MovementKind::Deducted), of_kind(MovementKind::Held));
     let operations = (0..rng.usize(1..7))
-        .map(|_| any_operation(rng, &sales))
+        .map(|_| any_operation(rng, (&sales, &holds)))
         .collect();
     (shop, operations)
 }
