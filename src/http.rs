@@ -45,6 +45,7 @@ mod levels;
 mod movements;
 mod openapi;
 mod operations;
+mod order_lines;
 mod paging;
 mod probes;
 mod respond;

@@ -10,10 +10,10 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::deduct::has_lines;
 use super::headers::{idempotency, idempotent_replayed};
 use super::keys::Granted;
 use super::levels::new_sku;
+use super::order_lines::has_lines;
 use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, objects, openapi, present, remark, whole,
 };
@@ -148,11 +148,8 @@ fn adjustments(
     let lines = body.lines.into_iter().enumerate();
     let line = |(number, line): (usize, AdjustmentLine)| {
         check_delta(&format!("lines[{number}].delta"), line.delta)?;
-        Ok(Line {
-            sku: line.sku,
-            warehouse: line.warehouse.unwrap_or_default(),
-            change: Change::Adjust(line.delta),
-        })
+        let warehouse = line.warehouse.unwrap_or_default();
+        Ok(Line::new(line.sku, warehouse, Change::Adjust(line.delta)))
     };
     let lines = lines.map(line).collect::<Result<Vec<_>, ApiError>>()?;
     let remarks = Remarks {

@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::headers::{idempotency_key, idempotent_replayed};
 use super::keys::Granted;
+use super::order_lines::{OrderLine, order_lines};
 use super::{
     Api, ApiError, StrictJson, StrictQuery, lab_sku, openapi, present, present_objects,
     present_whole, remark,
@@ -20,8 +21,8 @@ use crate::access::Grant;
 use crate::config::Mode;
 use stocklock_core::level_service::Ordered;
 use stocklock_core::stock::{
-    Caller, Change, Deducted, Idempotency, IdempotencyKey, Line, MAX_LINES, Operation, Quantity,
-    Remark, Remarks, RequestHash, Sku, Warehouse,
+    Caller, Change, Deducted, Idempotency, IdempotencyKey, Operation, Quantity, Remark, Remarks,
+    RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::{Safeguards, Strategy, UnknownStrategy};
 
@@ -49,23 +50,6 @@ pub(super) struct DeductBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "order-4711")]
     reference: Option<String>,
-}
-
-/// A line of an order.
-#[derive(Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OrderLine {
-    /// The SKU. Several lines may have the same.
-    #[schema(value_type = String, example = "1001")]
-    pub(super) sku: Sku,
-    /// The warehouse; default `main`.
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<String>, example = "main")]
-    pub(super) warehouse: Option<Warehouse>,
-    /// Number of units; default 1.
-    #[serde(default, deserialize_with = "present_whole")]
-    #[schema(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
-    pub(super) quantity: Option<Quantity>,
 }
 
 /// The same fields in the query, and in the lab the protection.
@@ -234,41 +218,6 @@ fn order(
     })
 }
 
-/// The lines of an order, and whether it was sent by line: otherwise these are the fields of its only line.
-pub(super) fn order_lines(
-    (sku, warehouse, quantity): (Option<Sku>, Option<Warehouse>, Option<Quantity>),
-    lines: Option<Vec<OrderLine>>,
-    default_sku: Option<Sku>,
-) -> Result<(Vec<OrderLine>, bool), ApiError> {
-    let Some(lines) = lines else {
-        let sku = sku.or(default_sku);
-        let sku = sku.ok_or_else(|| ApiError::invalid("sku: missing"))?;
-        let line = OrderLine {
-            sku,
-            warehouse,
-            quantity,
-        };
-        return Ok((vec![line], false));
-    };
-    if sku.is_some() || warehouse.is_some() || quantity.is_some() {
-        return Err(ApiError::invalid(
-            "send either lines, or sku, warehouse and quantity, not both",
-        ));
-    }
-    has_lines(lines.len())?;
-    Ok((lines, true))
-}
-
-/// Refuses an operation that would have no line, or too many.
-pub(super) fn has_lines(count: usize) -> Result<(), ApiError> {
-    if (1..=MAX_LINES).contains(&count) {
-        return Ok(());
-    }
-    Err(ApiError::invalid(format!(
-        "lines: must have 1 to {MAX_LINES} elements"
-    )))
-}
-
 /// What a caller orders, with its key.
 #[derive(Debug)]
 pub(super) struct Order {
@@ -311,12 +260,8 @@ impl Order {
     }
 
     fn operation(self, how: How) -> Result<Operation, ApiError> {
-        let line = |line: OrderLine| Line {
-            sku: line.sku,
-            warehouse: line.warehouse.unwrap_or_default(),
-            change: Change::Deduct(line.quantity.unwrap_or(Quantity::ONE)),
-        };
-        let lines: Vec<_> = self.lines.into_iter().map(line).collect();
+        let lines = self.lines.into_iter();
+        let lines: Vec<_> = lines.map(|line| line.line(Change::Deduct)).collect();
         let remarks = Remarks {
             reference: self.reference,
             ..Remarks::default()

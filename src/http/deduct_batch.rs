@@ -16,11 +16,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
-use super::deduct::{How, Order, OrderLine, Taken, chosen_strategy, order_lines};
+use super::deduct::{How, Order, Taken, chosen_strategy};
 use super::error::Fields;
 use super::fields::MAX_BATCH_LINES;
 use super::headers::IDEMPOTENCY_KEY;
 use super::keys::Granted;
+use super::order_lines::{OrderLine, order_lines};
 use super::respond::LineErrors;
 use super::{
     Api, ApiError, BatchJson, StrictQuery, objects, openapi, present, present_objects,
@@ -126,6 +127,8 @@ struct LineAnswer {
 struct LineOfOrder {
     /// Its number in the order, from 0.
     line: i64,
+    /// The place of the line in the order that was sent, if a line of it names several warehouses (200).
+    request_line: Option<usize>,
     /// The SKU.
     sku: String,
     /// The warehouse.

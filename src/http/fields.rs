@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
+use super::order_lines::MAX_WAREHOUSES;
 use super::paging::PageSize;
 use stocklock_core::stock::{
     IdempotencyKey, MAX_LINE_NUMBER, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark,
@@ -38,11 +39,33 @@ const BODIES: [&str; 16] = [
     "ExtendBody",
 ];
 
-/// Those that have either `lines` or these fields. An order in a batch names a SKU.
-const BY_LINE: [(&str, &[&str], &[&str]); 3] = [
-    ("DeductBody", &["sku", "warehouse", "quantity"], &[]),
-    ("BatchLine", &["sku", "warehouse", "quantity"], &["sku"]),
-    ("ReverseBody", &["quantity"], &["reason", "restock"]),
+/// Those that have either the first fields, of which one is required then, or the second ones; and which are
+/// required otherwise. An order in a batch names a SKU.
+const EITHER: [(&str, &[&str], &[&str], &[&str]); 4] = [
+    (
+        "DeductBody",
+        &["lines"],
+        &["sku", "warehouse", "quantity"],
+        &[],
+    ),
+    (
+        "BatchLine",
+        &["lines"],
+        &["sku", "warehouse", "quantity"],
+        &["sku"],
+    ),
+    (
+        "ReverseBody",
+        &["lines"],
+        &["quantity"],
+        &["reason", "restock"],
+    ),
+    (
+        "OrderLine",
+        &["warehouses", "split"],
+        &["warehouse"],
+        &["sku"],
+    ),
 ];
 
 /// One character of a name, as a regular expression that lists what it is not. Python has no names of
@@ -115,22 +138,22 @@ pub(super) fn complete(document: &mut Value, strategies: &[&str]) {
             }
         }
     }
-    for (body, fields, required) in BY_LINE {
-        by_line(&mut schemas[body], fields, required);
+    for (body, one, other, required) in EITHER {
+        either(&mut schemas[body], (one, other), required);
     }
 }
 
-/// Makes two schemas of one: with these fields, of which some are required; and with `lines` instead of them.
-fn by_line(body: &mut Value, fields: &[&str], required: &[&str]) {
+/// Makes two schemas of one: with the second fields, of which some are required; and with the first ones instead.
+fn either(body: &mut Value, (one, other): (&[&str], &[&str]), required: &[&str]) {
     let (mut flat, mut lines) = (body.clone(), body.clone());
     let properties = |schema: &mut Value, kept: &dyn Fn(&str) -> bool| {
         let properties = schema["properties"].as_object_mut().expect("fields");
         properties.retain(|name, _| kept(name));
     };
-    properties(&mut flat, &|name| name != "lines");
-    properties(&mut lines, &|name| !fields.contains(&name));
-    let others = required.iter().filter(|name| !fields.contains(name));
-    lines["required"] = others.chain(&["lines"]).copied().collect();
+    properties(&mut flat, &|name| !one.contains(&name));
+    properties(&mut lines, &|name| !other.contains(&name));
+    let others = required.iter().filter(|name| !other.contains(name));
+    lines["required"] = others.chain(&one[..1]).copied().collect();
     flat["required"] = required.iter().copied().collect();
     let mut both = json!({"oneOf": [flat, lines]});
     for half in both["oneOf"].as_array_mut().expect("a list") {
@@ -221,7 +244,11 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
         "Last-Event-ID" => whole(0, i64::MAX),
-        "restock" | "cached" | "late" => json!({"type": "boolean"}),
+        "warehouses" => {
+            let name = json!({"$ref": "#/components/schemas/Warehouse"});
+            json!({"type": "array", "items": name, "minItems": 2, "maxItems": MAX_WAREHOUSES, "uniqueItems": true})
+        }
+        "restock" | "cached" | "late" | "split" => json!({"type": "boolean"}),
         "lines" => {
             let (line, most) = match place {
                 "BatchBody" => ("BatchLine", MAX_BATCH_LINES),

@@ -11,11 +11,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::deduct::{OrderLine, has_lines};
 use super::extract::operation_id;
 use super::fields::MAX_HOLD_SECONDS;
 use super::headers::{idempotency, idempotent_replayed};
 use super::keys::Granted;
+use super::order_lines::{OrderLine, check_lines};
 use super::paging::{PageSize, bad_cursor};
 use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, objects, openapi, present, remark, whole,
@@ -23,8 +23,8 @@ use super::{
 use crate::access::Grant;
 use stocklock_core::level_service::OrderedLine;
 use stocklock_core::stock::{
-    Change, HoldCursor, HoldFilter, Holding, Line, NEVER, OpenHold, Operation, OperationId,
-    Quantity, Remarks, RequestHash, Sku, StockError, Warehouse,
+    Change, HoldCursor, HoldFilter, Holding, NEVER, OpenHold, Operation, OperationId, Remarks,
+    RequestHash, Sku, StockError, Warehouse,
 };
 
 /// The time of a hold in seconds, if none was sent.
@@ -146,18 +146,12 @@ fn new_hold(
     replaces: Option<OperationId>,
     (headers, grant): (&HeaderMap, Grant),
 ) -> Result<(Operation, Option<i64>), ApiError> {
-    has_lines(body.lines.len())?;
+    check_lines(&body.lines)?;
     grant.charge_lines(body.lines.len());
     let lasts = milliseconds(body.expires_in_s.unwrap_or(Some(DEFAULT_SECONDS)))?;
-    let line = |line: OrderLine| Line {
-        sku: line.sku,
-        warehouse: line.warehouse.unwrap_or_default(),
-        change: Change::Hold(Holding {
-            quantity: line.quantity.unwrap_or(Quantity::ONE),
-            lasts,
-        }),
-    };
-    let lines: Vec<_> = body.lines.into_iter().map(line).collect();
+    let change = |quantity| Change::Hold(Holding { quantity, lasts });
+    let lines = body.lines.into_iter().map(|line| line.line(change));
+    let lines: Vec<_> = lines.collect();
     let remarks = Remarks {
         reference: remark("reference", body.reference)?,
         ..Remarks::default()

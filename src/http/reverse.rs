@@ -9,10 +9,10 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::deduct::has_lines;
 use super::extract::operation_id;
 use super::headers::{idempotency, idempotent_replayed};
 use super::keys::Granted;
+use super::order_lines::has_lines;
 use super::{
     Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present_objects, present_whole,
     whole,

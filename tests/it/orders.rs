@@ -8,6 +8,7 @@ use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 mod contended;
+mod sourced;
 
 /// An order, ready to send.
 fn order(app: &TestApp, replica: usize, lines: &Value) -> RequestBuilder {

@@ -25,6 +25,7 @@ pub use answers::{
     ReversedLines,
 };
 
+use answers::name_request_lines;
 pub use holds::{Confirmed, ConfirmedLine, Held, Released};
 use reclaim::Reclaims;
 pub(crate) use reclaim::missing;
@@ -135,10 +136,13 @@ impl LevelService {
     pub async fn order(&self, order: Operation) -> Result<Ordered, StockError> {
         let started = Instant::now();
         let strategy = order.strategy.unwrap_or_default();
-        let answer = self
-            .change(order)
-            .await
-            .map(|made| Ordered::new(made, strategy));
+        let choosing = order.lines.iter().any(|line| !line.others.is_empty());
+        let request = choosing.then(|| order.lines.clone());
+        let answer = self.change(order).await.map(|made| {
+            let mut ordered = Ordered::new(made, strategy);
+            name_request_lines(&mut ordered.lines, request.as_deref());
+            ordered
+        });
         let outcome = match &answer {
             Ok(ordered) if ordered.replayed => "replayed",
             Ok(_) => "deducted",
@@ -170,9 +174,9 @@ impl LevelService {
     /// levels were sold out, and their cached values and their counters end. That happens also if the
     /// caller leaves or its deadline passes.
     async fn change_once(&self, operation: Operation) -> Result<Changed, StockError> {
-        let lines = operation.lines.iter();
-        let places: BTreeSet<_> = lines
-            .map(|line| (line.sku.clone(), line.warehouse.clone()))
+        let levels = operation.levels();
+        let places: BTreeSet<_> = levels
+            .map(|(sku, warehouse)| (sku.clone(), warehouse.clone()))
             .collect();
         let deadline = operation.deadline;
         let slot = self.writes.admit(&operation.first().sku)?;
@@ -291,18 +295,27 @@ fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
     }
 }
 
-/// Why lines refuse: all whose SKU is unknown; or else all that have the reason of the first one.
+/// Why lines refuse, in each of their warehouses: all whose SKU is unknown; or else all that have the reason of
+/// the first one.
 fn refused_lines(operation: &Operation, refused: Vec<(usize, AttemptOutcome)>) -> StockError {
-    let error = |(place, outcome): (usize, AttemptOutcome)| {
+    let mut lines = Vec::with_capacity(refused.len());
+    for (place, outcome) in refused {
         let line = &operation.lines[place];
-        RefusedLine {
-            line: line.number(place),
-            sku: line.sku.clone(),
-            warehouse: line.warehouse.clone(),
-            error: refusal(line, outcome),
+        for (warehouse, (sku, name)) in line.levels().enumerate() {
+            let outcome = match &outcome {
+                AttemptOutcome::Short { available } => AttemptOutcome::Insufficient {
+                    available: available[warehouse],
+                },
+                other => other.clone(),
+            };
+            lines.push(RefusedLine {
+                line: line.number(place),
+                sku: sku.clone(),
+                warehouse: name.clone(),
+                error: refusal(line, outcome),
+            });
         }
-    };
-    let mut lines: Vec<_> = refused.into_iter().map(error).collect();
+    }
     let unknown = lines
         .iter()
         .find(|one| matches!(one.error, StockError::UnknownSku));
@@ -333,10 +346,10 @@ async fn replay(
     let recorded = movement.operation;
     // An operation that set an existing level has read it.
     let created = is_set && movement.read_version.is_none();
-    let movements = if operation.lines.len() > 1 {
-        store.operation(recorded).await?
-    } else {
+    let movements = if operation.is_single() {
         vec![movement]
+    } else {
+        store.operation(recorded).await?
     };
     Ok(Ok(Changed {
         operation: recorded,

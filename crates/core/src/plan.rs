@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | an operation, or a key of its caller, is recorded once | the recorded movement, or the refusal of the key | `idempotency-key-reused` |
 //! | a deduction, or an adjustment that takes units, leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
+//! | a line takes its units from the first of its warehouses that has all; or, if it may be split, from each what it has | [`AttemptOutcome::Short`] | `insufficient-stock` |
 //! | only a setting creates a level, and needs a number of units for that | [`AttemptOutcome::UnknownSku`] | `unknown-sku` |
 //! | a hold leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
 //! | a line of a hold ends once; if it has expired, it can be released, and sold from what is available | [`Refusal::HoldEnded`] | `hold-ended` |
@@ -27,7 +28,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ports::{AttemptOutcome, BatchAnswer, ChangedLevel, StoreError};
-use crate::stock::{Line, MadeLine, Movement, MovementKind, Operation, OperationId, StockLevel};
+use crate::stock::{
+    MadeLine, Movement, MovementKind, Operation, OperationId, Sku, StockLevel, Warehouse,
+};
 #[cfg(doc)]
 use crate::{ports::Refusal, stock::MAX_UNITS};
 
@@ -83,8 +86,10 @@ pub struct Plan<'a> {
 /// What becomes of a level.
 #[derive(Debug)]
 pub struct PlannedLevel<'a> {
-    /// Its first line, which names it.
-    pub line: &'a Line,
+    /// The SKU.
+    pub sku: &'a Sku,
+    /// The warehouse.
+    pub warehouse: &'a Warehouse,
     /// Units added to `on_hand`.
     pub delta: i64,
     /// Units added to `held`.
@@ -142,18 +147,17 @@ enum Decision {
     AfterMovements(AttemptOutcome),
     /// The movement of an operation of one line, and what it makes of its level if that was read.
     Movement(usize, Option<Box<ChangedLevel>>),
-    /// The movements of an operation of several lines.
+    /// The movements of an operation that names several levels.
     Movements(Range<usize>),
 }
 
 impl PlannedMovement<'_> {
-    /// The line, if so many units are available then.
-    fn made(&self, remaining: i64) -> MadeLine {
-        let line = &self.operation.lines[self.line];
+    /// What it makes of its level, if so many units are available then.
+    fn made(&self, level: &PlannedLevel<'_>, remaining: i64) -> MadeLine {
         MadeLine {
             line: self.ledger_line,
-            sku: line.sku.clone(),
-            warehouse: line.warehouse.clone(),
+            sku: level.sku.clone(),
+            warehouse: level.warehouse.clone(),
             delta: self.delta,
             held_delta: self.held_delta,
             returned: self.returned,
@@ -202,7 +206,13 @@ impl<'a> Plan<'a> {
     #[must_use]
     pub fn is_divisible(&self) -> bool {
         let mut operations = self.movements.iter().map(|movement| movement.operation);
-        operations.all(|operation| operation.lines.len() == 1)
+        operations.all(Operation::is_single)
+    }
+
+    /// The movements, each with its level.
+    pub fn movements(&self) -> impl Iterator<Item = (&PlannedMovement<'a>, &PlannedLevel<'a>)> {
+        let movements = self.movements.iter();
+        movements.map(|movement| (movement, &self.levels[movement.level]))
     }
 
     /// The movements of one level, which has this place, that follow `movement`, and the units that they
@@ -254,7 +264,7 @@ impl<'a> Plan<'a> {
             }
             Decision::Movements(places) => {
                 let movements = movements[places].iter();
-                let made = movements.map(|one| Some(one.made(remaining(one)?)));
+                let made = movements.map(|one| Some(one.made(&levels[one.level], remaining(one)?)));
                 let mut made = made.collect::<Option<Vec<_>>>()?;
                 // As they are read from the ledger.
                 made.sort_unstable_by_key(|made| made.line);

@@ -1,14 +1,15 @@
 //! Operations of several lines: all of them, or nothing.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, SharedAnswer};
+use stocklock::ports::{AttemptOutcome, Expiry, LateAttempt, SharedAnswer};
 use stocklock::stock::{Change, Operation};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
+use super::contention::until_waiting;
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, SOON, SQLITE, adjustment, committed, deduction,
-    deduction_with_key, name, units,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, adjustment, committed,
+    deduction, deduction_with_key, name, place, units,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -174,4 +175,55 @@ async fn order_with_a_locked_row_is_left_out(#[values(Mysql, Postgres)] backend:
     let answers = store.write_shared(&operations[..1], true).await;
     assert_matches!(&answers[..], [SharedAnswer::Made(Ok(_))]);
     assert_eq!(on_hand(&fixture).await, (0, 4));
+}
+
+/// An order whose first warehouse does not have the SKU.
+fn sourced_order() -> Operation {
+    let mut order = order(&["a"]);
+    order.lines[0].warehouse = place("berlin");
+    order.lines[0].others = vec![place("north"), place("main")];
+    order
+}
+
+#[rstest]
+#[tokio::test]
+async fn sourced_order_names_the_row_that_it_misses(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = two_levels(On::Sql(backend), 5).await;
+    let lock = "UPDATE stock SET held = held WHERE sku = 'a'";
+    let rival = Rival::holding(backend, &fixture.url, lock).await;
+    let store = fixture.deductions();
+    let order = [sourced_order()];
+    let answers = timeout(SOON, store.write_shared(&order, false)).await;
+    assert_matches!(
+        answers.expect("it waits for no row")[..],
+        [SharedAnswer::Missed(2)]
+    );
+    rival.let_go().await;
+    let answers = store.write_shared(&order, false).await;
+    assert_matches!(&answers[..], [SharedAnswer::Made(Ok(AttemptOutcome::Lines(lines)))]
+        if lines[0].warehouse == place("main"));
+    assert_eq!(on_hand(&fixture).await, (1, 5));
+}
+
+/// Goal: an attempt that took the units of the last warehouse, and whose outcome is unknown, is not taken for
+/// dead while its transaction is open.
+#[rstest]
+#[tokio::test]
+async fn late_attempt_waits_for_every_warehouse(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = two_levels(On::Sql(backend), 5).await;
+    let order = sourced_order();
+    let mut attempt = Raw::connect(backend, &fixture.url).await;
+    attempt.begin().await;
+    let lock = "UPDATE stock SET held = held WHERE sku = 'a'";
+    attempt.run(lock).await.expect("the row is free");
+    attempt.record(order.id.0).await;
+    let store = fixture.deductions();
+    let late = store.late_attempt(&order, Expiry::passed());
+    let commit = async {
+        until_waiting(&fixture).await;
+        attempt.run("COMMIT").await.expect("it is committed");
+    };
+    let (late, ()) = tokio::join!(timeout(SOON, late), commit);
+    let late = late.expect("soon").expect("no error");
+    assert_matches!(late, LateAttempt::Recorded(movement) if movement.operation == order.id);
 }

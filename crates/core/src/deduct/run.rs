@@ -133,8 +133,9 @@ impl<'a> DeductionRun<'a> {
             }
             AttemptOutcome::Changed(_)
             | AttemptOutcome::Lines(_)
+            | AttemptOutcome::Short { .. }
             | AttemptOutcome::RefusedLines(_) => Err(StockError::Internal {
-                what: "a deduction takes units of one line".to_owned(),
+                what: "a deduction takes units of one level".to_owned(),
             }),
             AttemptOutcome::LockLost => {
                 self.release_lock().await;

@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::Changed;
-use crate::stock::{Deducted, MadeLine, OperationId, Sku, StockError, StockLevel, Warehouse};
+use crate::stock::{
+    Deducted, Line, MadeLine, OperationId, Quantity, Sku, StockError, StockLevel, Warehouse,
+};
 
 /// A level that was set.
 #[derive(Debug)]
@@ -123,7 +125,8 @@ pub struct Ordered {
 pub struct OrderedLine {
     /// The number of the line in its order, from 0.
     pub line: i64,
-    /// The place of the line in the request, from 0, if that need not be its number: a hold replaces another one.
+    /// The place of the line in the request, from 0, if that need not be its number: a line
+    /// names several warehouses, or a hold replaces another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_line: Option<usize>,
     /// The SKU.
@@ -180,6 +183,23 @@ impl From<MadeLine> for OrderedLine {
             warehouse: made.warehouse,
             quantity: made.returned.unwrap_or(-made.delta),
             remaining: made.remaining,
+        }
+    }
+}
+
+/// Adds the places in the request. Each line of it has made one or several, in its order.
+pub(super) fn name_request_lines(made: &mut [OrderedLine], request: Option<&[Line]>) {
+    let Some(request) = request else {
+        return;
+    };
+    let mut made = made.iter_mut();
+    for (place, line) in request.iter().enumerate() {
+        let mut left = line.change.quantity().map_or(0, Quantity::units);
+        while left > 0
+            && let Some(made) = made.next()
+        {
+            made.request_line = Some(place);
+            left -= made.quantity;
         }
     }
 }

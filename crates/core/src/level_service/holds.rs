@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use super::{Changed, LevelService, OrderedLine};
+use super::{Changed, LevelService, OrderedLine, name_request_lines};
 use crate::stock::{
     HoldEnd, HoldFilter, MadeLine, Movement, OpenHold, Operation, OperationId, Resolved, Sku,
     StockError, Warehouse,
@@ -117,6 +117,8 @@ impl LevelService {
         hold: Operation,
         replaces: Option<OperationId>,
     ) -> Result<Held, StockError> {
+        let choosing = hold.lines.iter().any(|line| !line.others.is_empty());
+        let request = (choosing || replaces.is_some()).then(|| hold.lines.clone());
         let made = match replaces {
             Some(replaced) => self.replace_hold(hold, replaced).await?,
             None => self.change(hold).await?,
@@ -127,18 +129,18 @@ impl LevelService {
         } else {
             None
         };
-        let is_held = |line: &MadeLine| line.held_delta > 0;
-        let line = |(place, made): (usize, MadeLine)| OrderedLine {
+        let line = |made: MadeLine| OrderedLine {
             quantity: made.held_delta,
-            request_line: replaces.map(|_| place),
             ..made.into()
         };
-        let held = made.lines.into_iter().filter(is_held);
-        let held: Vec<_> = held.collect();
+        let expires_at = made.lines.iter().find_map(|line| line.expires_at);
+        let held = made.lines.into_iter().filter(|line| line.held_delta > 0);
+        let mut lines: Vec<_> = held.map(line).collect();
+        name_request_lines(&mut lines, request.as_deref());
         Ok(Held {
             operation: made.operation,
-            expires_at: held.first().and_then(|line| line.expires_at),
-            lines: held.into_iter().enumerate().map(line).collect(),
+            expires_at,
+            lines,
             recorded_at,
             replayed: made.replayed,
         })

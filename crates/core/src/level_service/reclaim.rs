@@ -230,9 +230,21 @@ impl LevelService {
     }
 }
 
-/// The level of a line that is refused because units are missing, and how many it needs.
+/// The level of a line that is refused because units are missing, and how many may help it: one more than the
+/// attempt has found, because they may be split.
 fn short_line(line: &RefusedLine) -> Option<((Sku, Warehouse), i64)> {
-    let units = missing(&line.error)?;
+    let (StockError::Insufficient {
+        available,
+        requested,
+    }
+    | StockError::HoldExpired {
+        available,
+        requested,
+    }) = &line.error
+    else {
+        return None;
+    };
+    let units = (available + 1).min(*requested);
     Some(((line.sku.clone(), line.warehouse.clone()), units))
 }
 

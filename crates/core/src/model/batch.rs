@@ -13,7 +13,7 @@ use crate::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry, LedgerReader as _,
     OperationStore as _, StoreError,
 };
-use crate::stock::{Change, Line, Movement, Operation, OperationId, Sku, Warehouse};
+use crate::stock::{Change, Movement, Operation, OperationId, Sku, Warehouse};
 
 impl BatchStore for MemoryStore {
     async fn attempt(
@@ -64,11 +64,8 @@ impl BatchStore for MemoryStore {
                 }
             }
             for (operation, missed) in operations.iter().zip(&mut missed) {
-                let is_missed = |line: &Line| {
-                    let place = (&line.sku, &line.warehouse);
-                    tx.row(place).is_some() && !tx.has_locked(place)
-                };
-                *missed = operation.lines.iter().position(is_missed);
+                let is_missed = |place| tx.row(place).is_some() && !tx.has_locked(place);
+                *missed = operation.levels().position(is_missed);
             }
             self.read_rest(operations, snapshot).await?
         };
@@ -109,8 +106,7 @@ impl BatchStore for MemoryStore {
 
 /// The levels of the operations, in the order in which they are locked.
 fn places(operations: &[Operation]) -> BTreeSet<(&Sku, &Warehouse)> {
-    let lines = operations.iter().flat_map(|operation| &operation.lines);
-    lines.map(|line| (&line.sku, &line.warehouse)).collect()
+    operations.iter().flat_map(Operation::levels).collect()
 }
 
 /// What the end of a write means for the batch.
@@ -155,7 +151,7 @@ impl MemoryStore {
             return Ok(BatchAttempt::Answered(plan.without_movements()));
         }
         for level in plan.levels.iter().filter(|level| level.is_new) {
-            tx.create((&level.line.sku, &level.line.warehouse)).await?;
+            tx.create((level.sku, level.warehouse)).await?;
         }
         let write = Write::new(&plan, NEVER, true);
         let written = self.put_and_commit(tx, write).await;

@@ -91,7 +91,10 @@ impl LedgerReader for MemoryStore {
         self.step("SELECT from the ledger").await?;
         let key = key(idempotency);
         let tables = self.tables();
-        let find = |wanted: &dyn Fn(&Entry) -> bool| tables.ledger.iter().find(|one| wanted(one));
+        let find = |wanted: &dyn Fn(&Entry) -> bool| {
+            let found = tables.ledger.iter().filter(|one| wanted(one));
+            found.min_by_key(|one| one.movement.line)
+        };
         let found = find(&|entry| entry.movement.operation == operation)
             .or_else(|| find(&|entry| key.is_some() && entry.key == key));
         Ok(found.map(|entry| entry.movement.clone()))
@@ -114,7 +117,9 @@ impl OperationStore for MemoryStore {
         let tables = self.tables();
         let movements = tables.ledger.iter().map(|entry| &entry.movement);
         let movements = movements.filter(|one| one.operation == operation);
-        Ok(movements.cloned().collect())
+        let mut movements: Vec<_> = movements.cloned().collect();
+        movements.sort_by_key(|one| one.line);
+        Ok(movements)
     }
 
     fn max_batch(&self) -> usize {
@@ -151,9 +156,7 @@ impl OperationStore for MemoryStore {
             tables.clock = tables.clock.max(expiry.at);
         }
         let mut tx = Transaction::begin(self);
-        let lines = operation.lines.iter();
-        let places: BTreeSet<_> = lines.map(|line| (&line.sku, &line.warehouse)).collect();
-        for place in places {
+        for place in operation.levels().collect::<BTreeSet<_>>() {
             tx.select_for_update(place).await?;
         }
         let key = operation.idempotency.as_ref();

@@ -2,9 +2,9 @@
 
 use super::store::{Entry, MemoryStore, Row};
 use super::transaction::Transaction;
-use crate::plan::{HoldLine, Plan, PlannedMovement};
+use crate::plan::{HoldLine, Plan, PlannedLevel, PlannedMovement};
 use crate::ports::StoreError;
-use crate::stock::{Line, OpenHold, Sku, StockLevel, Warehouse};
+use crate::stock::{OpenHold, Sku, StockLevel, Warehouse};
 
 /// What is written, and on which condition.
 #[derive(Debug, Clone)]
@@ -51,8 +51,8 @@ pub(super) enum Written {
 impl Write {
     pub(super) fn new(plan: &Plan<'_>, expires_at: i64, waits: bool) -> Self {
         let levels = plan.levels.iter().map(|level| LevelWrite {
-            sku: level.line.sku.clone(),
-            warehouse: level.line.warehouse.clone(),
+            sku: level.sku.clone(),
+            warehouse: level.warehouse.clone(),
             delta: level.delta,
             held_delta: level.held_delta,
             available_delta: level.available_delta,
@@ -61,14 +61,14 @@ impl Write {
             version: level.read.as_ref().map(|read| read.version),
         });
         let movements = plan.movements.iter().map(|movement| MovementWrite {
-            entry: entry(movement, plan.levels[movement.level].line),
+            entry: entry(movement, &plan.levels[movement.level]),
             level: movement.level,
             after: plan.after(movement),
         });
         Self {
             levels: levels.collect(),
             movements: movements.collect(),
-            opened: plan.movements.iter().filter_map(opened).collect(),
+            opened: plan.movements().filter_map(opened).collect(),
             ended: plan.ended.clone(),
             expires_at,
             waits,
@@ -78,13 +78,12 @@ impl Write {
 }
 
 /// The row of a hold.
-fn opened(movement: &PlannedMovement<'_>) -> Option<OpenHold> {
-    let line = &movement.operation.lines[movement.line];
+fn opened((movement, level): (&PlannedMovement<'_>, &PlannedLevel<'_>)) -> Option<OpenHold> {
     Some(OpenHold {
         hold: movement.operation.id,
         line: movement.ledger_line,
-        sku: line.sku.clone(),
-        warehouse: line.warehouse.clone(),
+        sku: level.sku.clone(),
+        warehouse: level.warehouse.clone(),
         units: movement.held_delta,
         expires_at: movement.expires_at?,
         is_due: false,
@@ -92,9 +91,9 @@ fn opened(movement: &PlannedMovement<'_>) -> Option<OpenHold> {
 }
 
 /// The row of a movement. The write computes its `available_after` and `level_version`.
-fn entry(movement: &PlannedMovement<'_>, line: &Line) -> Entry {
+fn entry(movement: &PlannedMovement<'_>, level: &PlannedLevel<'_>) -> Entry {
     let operation = movement.operation;
-    let after = StockLevel::empty(line.sku.clone(), line.warehouse.clone());
+    let after = StockLevel::empty(level.sku.clone(), level.warehouse.clone());
     let (kind, key) = (movement.kind.clone(), operation.idempotency.as_ref());
     let mut entry = Entry::new(operation.id, kind, movement.delta, &after, key);
     let row = &mut entry.movement;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::recorded::Identities;
-use super::rules::{self, State, Step};
+use super::rules::{self, Level, State, Step};
 use super::{Decision, LAST_MOMENT, Plan, PlannedLevel, PlannedMovement, Recorded, Snapshot};
 use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
 use crate::stock::{Change, How, Line, NEVER, Operation, Sku, StockLevel, Warehouse};
@@ -68,29 +68,27 @@ impl<'a, 's> Planning<'a, 's> {
         let mut steps = Vec::with_capacity(operation.lines.len());
         let mut refusals = Vec::new();
         let mut lines: Vec<_> = operation.lines.iter().enumerate().collect();
-        lines.sort_by_key(|(_, line)| !matches!(line.change, Change::End(_)));
+        lines.sort_by_key(|(_, line)| order(line));
         for (place, line) in lines {
-            match self.step(line) {
-                Ok(step) => {
-                    let before = rules::find(&self.state.levels, line).cloned();
-                    if let Some(after) = &step.after {
-                        rules::put(&mut self.state.levels, after.clone());
-                    }
-                    if let Some((sale, units)) = step.returned {
-                        *self.state.returned.entry(sale).or_default() += units;
-                    }
-                    steps.push((place, step, before));
-                }
-                Err(outcome) => refusals.push((place, outcome)),
+            if let Err(outcome) = self.take(place, line, &mut steps) {
+                refusals.push((place, outcome));
             }
         }
+        // A hold that has ended is the reason, whatever is short then.
+        refusals.sort_by_key(|(place, _)| (order(&operation.lines[*place]) > 0, *place));
         if !steps.is_empty() {
             // What is left of a sale comes back, even if nothing is left of some of its lines.
             refusals.retain(|(place, outcome)| !is_spent(&operation.lines[*place], outcome));
         }
         if !refusals.is_empty() {
-            for (place, step, before) in steps.into_iter().rev() {
-                rules::restore(&mut self.state.levels, &operation.lines[place], before);
+            for Taken {
+                level,
+                step,
+                before,
+                ..
+            } in steps.into_iter().rev()
+            {
+                rules::restore(&mut self.state.levels, level, before);
                 if let Some((sale, units)) = step.returned {
                     *self.state.returned.entry(sale).or_default() -= units;
                 }
@@ -104,19 +102,67 @@ impl<'a, 's> Planning<'a, 's> {
         }
         self.sold.add(operation);
         let first = self.plan.movements.len();
-        let ledger_lines = ledger_lines(operation, steps.iter().map(|(place, ..)| *place));
+        number(operation, &mut steps);
         let mut changed = None;
-        for ((place, step, before), line) in steps.into_iter().zip(ledger_lines) {
-            changed = self.record(operation, (place, line), step, before);
+        for taken in steps {
+            changed = self.record(operation, taken);
         }
         let movements = self.plan.movements[first..].iter_mut();
         if let Some(lowest) = movements.min_by_key(|one| one.ledger_line) {
             lowest.has_key = true;
         }
-        if operation.lines.len() > 1 {
-            return Decision::Movements(first..self.plan.movements.len());
+        if operation.is_single() {
+            return Decision::Movement(first, changed);
         }
-        Decision::Movement(first, changed)
+        Decision::Movements(first..self.plan.movements.len())
+    }
+
+    /// Takes a line from its level, or from those of its warehouses that have the units.
+    fn take(
+        &mut self,
+        place: usize,
+        line: &'a Line,
+        steps: &mut Vec<Taken<'a>>,
+    ) -> Result<(), AttemptOutcome> {
+        if line.others.is_empty() {
+            let level = (&line.sku, &line.warehouse);
+            return self.take_from(level, &line.change, place, steps);
+        }
+        if self.snapshot.is_none() {
+            return Err(AttemptOutcome::Conflict);
+        }
+        for (level, change) in rules::choose(line, &self.state)? {
+            self.take_from(level, &change, place, steps)?;
+        }
+        Ok(())
+    }
+
+    fn take_from(
+        &mut self,
+        level: Level<'a>,
+        change: &Change,
+        place: usize,
+        steps: &mut Vec<Taken<'a>>,
+    ) -> Result<(), AttemptOutcome> {
+        let step = match self.snapshot {
+            Some(_) => rules::step(level, change, &self.state)?,
+            None => rules::unread_step(change)?,
+        };
+        let before = rules::find(&self.state.levels, level).cloned();
+        if let Some(after) = &step.after {
+            rules::put(&mut self.state.levels, after.clone());
+        }
+        if let Some((sale, units)) = step.returned {
+            *self.state.returned.entry(sale).or_default() += units;
+        }
+        steps.push(Taken {
+            place,
+            ledger_line: 0,
+            level,
+            step,
+            before,
+        });
+        Ok(())
     }
 
     /// The refusal of an operation of which these lines refuse.
@@ -125,7 +171,7 @@ impl<'a, 's> Planning<'a, 's> {
         operation: &Operation,
         mut refusals: Vec<(usize, AttemptOutcome)>,
     ) -> AttemptOutcome {
-        if operation.lines.len() == 1 {
+        if operation.is_single() {
             let outcome = refusals.pop().map(|(_, outcome)| outcome);
             return self.of_the_ledger(outcome.unwrap_or(AttemptOutcome::Conflict));
         }
@@ -136,13 +182,6 @@ impl<'a, 's> Planning<'a, 's> {
             return AttemptOutcome::Conflict;
         }
         AttemptOutcome::RefusedLines(refusals)
-    }
-
-    fn step(&self, line: &Line) -> Result<Step, AttemptOutcome> {
-        match self.snapshot {
-            Some(_) => rules::step(line, &self.state),
-            None => rules::unread_step(line),
-        }
     }
 
     /// A refusal for units says whether the ledger was asked.
@@ -156,22 +195,23 @@ impl<'a, 's> Planning<'a, 's> {
         }
     }
 
-    /// Adds the movement of a line, and returns what it makes of its level. `before`: the level before it.
-    fn record(
-        &mut self,
-        operation: &'a Operation,
-        (place, ledger_line): (usize, i64),
-        step: Step,
-        before: Option<StockLevel>,
-    ) -> Option<Box<ChangedLevel>> {
+    /// Adds the movement of a line, and returns what it makes of its level.
+    fn record(&mut self, operation: &'a Operation, taken: Taken<'a>) -> Option<Box<ChangedLevel>> {
+        let Taken {
+            place,
+            ledger_line,
+            level: (sku, warehouse),
+            step,
+            before,
+        } = taken;
         let line = &operation.lines[place];
         let next = self.plan.levels.len();
-        let place_of_level = (&line.sku, &line.warehouse);
-        let number = *self.places.entry(place_of_level).or_insert(next);
+        let number = *self.places.entry((sku, warehouse)).or_insert(next);
         let created = self.snapshot.is_some() && before.is_none();
         if number == next {
             self.plan.levels.push(PlannedLevel {
-                line,
+                sku,
+                warehouse,
                 delta: 0,
                 held_delta: 0,
                 available_delta: 0,
@@ -234,17 +274,40 @@ impl Planning<'_, '_> {
     }
 }
 
-/// The lines in the ledger of lines of the operation with these places: the one that a return or the end of a
-/// hold has, and for the others the lowest numbers that are left.
-fn ledger_lines(operation: &Operation, places: impl Iterator<Item = usize>) -> Vec<i64> {
+/// What a line takes from a level.
+#[derive(Debug)]
+struct Taken<'a> {
+    /// The place of the line in its operation.
+    place: usize,
+    ledger_line: i64,
+    level: Level<'a>,
+    step: Step,
+    /// The level before it.
+    before: Option<StockLevel>,
+}
+
+/// The order in which lines are decided: what holds give back is there for the others; and a line that has a
+/// choice leaves the units of the others.
+fn order(line: &Line) -> u8 {
+    match line.change {
+        Change::End(_) => 0,
+        _ if line.others.is_empty() => 1,
+        _ => 2,
+    }
+}
+
+/// Numbers the movements of an operation: a return and the end of a hold have a number, and the others get the
+/// lowest that are left, in the order of the lines.
+fn number(operation: &Operation, steps: &mut [Taken<'_>]) {
     let given = operation.lines.iter().filter_map(Line::given_number);
     let given: HashSet<_> = given.collect();
     let mut left = (0..).filter(|number| !given.contains(number));
-    let number = |place: usize| {
-        let given = operation.lines[place].given_number();
-        given.or_else(|| left.next()).unwrap_or_default()
-    };
-    places.map(number).collect()
+    let mut in_order: Vec<_> = steps.iter_mut().collect();
+    in_order.sort_by_key(|taken| taken.place);
+    for taken in in_order {
+        let given = operation.lines[taken.place].given_number();
+        taken.ledger_line = given.or_else(|| left.next()).unwrap_or_default();
+    }
 }
 
 /// Whether the line asks for all units that are left of a line of a sale, and none are.

@@ -7,7 +7,7 @@ use super::{HoldLine, Returned, Snapshot};
 use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
 use crate::stock::{
     self, Change, Ending, Holding, How, Line, MAX_UNITS, MovementKind, OperationId, Precondition,
-    Quantity, Return, Revision, Scope, Setting, StockLevel,
+    Quantity, Return, Revision, Scope, Setting, Sku, StockLevel, Warehouse,
 };
 
 /// What a line does.
@@ -73,10 +73,13 @@ impl State {
     }
 }
 
-/// The level of a line.
-pub(super) fn find<'l>(levels: &'l [StockLevel], line: &Line) -> Option<&'l StockLevel> {
+/// The name of a level.
+pub(super) type Level<'a> = (&'a Sku, &'a Warehouse);
+
+/// The level with this name.
+pub(super) fn find<'l>(levels: &'l [StockLevel], name: Level<'_>) -> Option<&'l StockLevel> {
     let mut levels = levels.iter();
-    levels.find(|level| level.sku == line.sku && level.warehouse == line.warehouse)
+    levels.find(|level| (&level.sku, &level.warehouse) == name)
 }
 
 /// Replaces a level, or adds it in the order of the warehouses.
@@ -91,18 +94,18 @@ pub(super) fn put(levels: &mut Vec<StockLevel>, after: StockLevel) {
     }
 }
 
-/// Undoes [`put`]: the level of the line as it was before.
-pub(super) fn restore(levels: &mut Vec<StockLevel>, line: &Line, before: Option<StockLevel>) {
+/// Undoes [`put`]: the level as it was before.
+pub(super) fn restore(levels: &mut Vec<StockLevel>, name: Level<'_>, before: Option<StockLevel>) {
     match before {
         Some(before) => put(levels, before),
-        None => levels.retain(|level| level.sku != line.sku || level.warehouse != line.warehouse),
+        None => levels.retain(|level| (&level.sku, &level.warehouse) != name),
     }
 }
 
 /// A line whose level was not read: enough units are a condition of the write.
-pub(super) fn unread_step(line: &Line) -> Result<Step, AttemptOutcome> {
-    match line.change {
-        Change::Deduct(quantity) => Ok(sale(quantity, None)),
+pub(super) fn unread_step(change: &Change) -> Result<Step, AttemptOutcome> {
+    match change {
+        Change::Deduct(quantity) => Ok(sale(*quantity, None)),
         // The others depend on the level.
         Change::Adjust(_)
         | Change::Return(_)
@@ -112,15 +115,55 @@ pub(super) fn unread_step(line: &Line) -> Result<Step, AttemptOutcome> {
     }
 }
 
-/// A line that is decided on what was read: all levels of its SKU if it is set, in the order of the
-/// warehouses.
-pub(super) fn step(line: &Line, state: &State) -> Result<Step, AttemptOutcome> {
-    let level = find(&state.levels, line);
-    match &line.change {
+/// From which levels a line takes its units, if it has a choice: the first that has all; or, if it may be
+/// split, what each has, in their order. A level that does not exist has none.
+pub(super) fn choose<'a>(
+    line: &'a Line,
+    state: &State,
+) -> Result<Vec<(Level<'a>, Change)>, AttemptOutcome> {
+    let Some(wanted) = line.change.quantity() else {
+        return Err(AttemptOutcome::Conflict);
+    };
+    let available = line.levels().map(|level| find(&state.levels, level));
+    let available = available.map(|level| level.map(StockLevel::available));
+    let available: Vec<_> = available.collect();
+    if available.iter().all(Option::is_none) {
+        return Err(AttemptOutcome::UnknownSku);
+    }
+    let available: Vec<_> = available
+        .into_iter()
+        .map(Option::unwrap_or_default)
+        .collect();
+    let mut levels = line.levels().zip(&available);
+    if let Some((level, _)) = levels.find(|(_, units)| **units >= wanted.units()) {
+        return Ok(vec![(level, line.change.clone())]);
+    }
+    if !line.split || available.iter().sum::<i64>() < wanted.units() {
+        return Err(AttemptOutcome::Short { available });
+    }
+    let (mut parts, mut left) = (Vec::new(), wanted.units());
+    for (level, units) in line.levels().zip(&available) {
+        if let Some(part) = wanted.at_most(left.min(*units)) {
+            left -= part.units();
+            parts.push((level, line.change.of(part)));
+        }
+    }
+    Ok(parts)
+}
+
+/// A change of a level that is decided on what was read: all levels of its SKU if it is set, in the order of
+/// the warehouses.
+pub(super) fn step(
+    name: Level<'_>,
+    change: &Change,
+    state: &State,
+) -> Result<Step, AttemptOutcome> {
+    let level = find(&state.levels, name);
+    match change {
         Change::Deduct(quantity) => deduct(*quantity, level),
         Change::Adjust(delta) => adjust(*delta, level),
         Change::Return(one) => take_back(one, level, &state.returned),
-        Change::Set(setting) => set(line, setting, level, &state.levels),
+        Change::Set(setting) => set(name, setting, level, &state.levels),
         Change::Hold(holding) => hold(*holding, level, state.now),
         Change::End(end) => end_hold(*end, level, state),
     }
@@ -234,13 +277,13 @@ fn end_hold(
 }
 
 fn set(
-    line: &Line,
+    name: Level<'_>,
     setting: &Setting,
     old: Option<&StockLevel>,
     levels: &[StockLevel],
 ) -> Result<Step, AttemptOutcome> {
     let refused = |refusal| Err(AttemptOutcome::Refused(refusal));
-    if !precondition_holds(line, setting, old, levels) {
+    if !precondition_holds(name.0, setting, old, levels) {
         return refused(Refusal::PreconditionFailed);
     }
     // A number that is older than a sale would bring the sold units back.
@@ -252,8 +295,8 @@ fn set(
     let on_hand = setting.on_hand.or(kept).ok_or(AttemptOutcome::UnknownSku)?;
     let kept = old.map_or(0, |old| old.backorder_limit);
     let after = StockLevel {
-        sku: line.sku.clone(),
-        warehouse: line.warehouse.clone(),
+        sku: name.0.clone(),
+        warehouse: name.1.clone(),
         on_hand,
         held: old.map_or(0, |old| old.held),
         backorder_limit: setting.backorder_limit.unwrap_or(kept),
@@ -286,14 +329,14 @@ fn set(
 }
 
 fn precondition_holds(
-    line: &Line,
+    sku: &Sku,
     setting: &Setting,
     old: Option<&StockLevel>,
     levels: &[StockLevel],
 ) -> bool {
     let of_sku: Vec<_> = levels
         .iter()
-        .filter(|one| one.sku == line.sku)
+        .filter(|one| one.sku == *sku)
         .cloned()
         .collect();
     let existing = &of_sku[..];

@@ -3,8 +3,8 @@
 use super::*;
 use crate::ports::Refusal;
 use crate::stock::{
-    Caller, Change, Deduction, Idempotency, IdempotencyKey, MAX_UNITS, Precondition, Quantity,
-    RequestHash, Return, Revision, Scope, Setting, Warehouse,
+    Caller, Change, Deduction, Idempotency, IdempotencyKey, Line, MAX_UNITS, Precondition,
+    Quantity, RequestHash, Return, Revision, Scope, Setting, Warehouse,
 };
 
 mod cases;
@@ -91,7 +91,7 @@ fn operation_is_made_with_all_lines_or_none() {
             // Of a sale, what is left comes back.
             let may_be_spent =
                 |line: &Line| matches!(&line.change, Change::Return(one) if one.quantity.is_none());
-            let lines = operation.lines.len();
+            let (lines, most) = (operation.lines.len(), operation.levels().count());
             let at_least = lines
                 - operation
                     .lines
@@ -99,13 +99,85 @@ fn operation_is_made_with_all_lines_or_none() {
                     .filter(|one| may_be_spent(one))
                     .count();
             assert!(
-                rows == 0 || (at_least..=lines).contains(&rows),
+                rows == 0 || (at_least..=most).contains(&rows),
                 "seed {seed}"
             );
             refused += usize::from(rows == 0 && operation.lines.len() > 1);
         }
     }
     assert!(refused > 0);
+}
+
+/// An order gets its units from the warehouses that its lines name, and is refused only if they do not have
+/// them.
+#[test]
+fn units_come_from_the_warehouses_of_the_line() {
+    let (mut whole, mut split, mut short) = (0, 0, 0);
+    for seed in 0..CASES {
+        let (mut shop, operations) = any_case(seed);
+        for operation in &operations {
+            let [line] = &operation.lines[..] else {
+                continue;
+            };
+            let Some(wanted) = line.change.quantity().map(Quantity::units) else {
+                continue;
+            };
+            let has = |level| rules::find(&shop.levels, level).map_or(0, StockLevel::available);
+            let has: Vec<_> = line.levels().map(has).collect();
+            let outcome = shop.make(std::slice::from_ref(operation));
+            match &outcome[..] {
+                [AttemptOutcome::Lines(made)] => {
+                    let units = |made: &MadeLine| made.held_delta - made.delta;
+                    let made: Vec<_> = made
+                        .iter()
+                        .map(|one| (&one.warehouse, units(one)))
+                        .collect();
+                    assert_eq!(
+                        made.iter().map(|one| one.1).sum::<i64>(),
+                        wanted,
+                        "seed {seed}"
+                    );
+                    let first = has.iter().position(|has| *has >= wanted);
+                    if let Some(first) = first {
+                        let first = line.levels().nth(first).expect("it exists").1;
+                        assert_eq!(made, [(first, wanted)], "seed {seed}");
+                        whole += 1;
+                    } else {
+                        assert!(line.split, "seed {seed}");
+                        let before = line.levels().zip(&has).filter(|(_, has)| **has > 0);
+                        let mut before = before.map(|((_, warehouse), has)| (warehouse, *has));
+                        let (last, others) = made.split_last().expect("it has a movement");
+                        assert!(
+                            before
+                                .by_ref()
+                                .take(others.len())
+                                .eq(others.iter().copied())
+                        );
+                        let next = before.next().expect("the last one has units");
+                        assert!(next.0 == last.0 && next.1 >= last.1, "seed {seed}");
+                        split += 1;
+                    }
+                }
+                [AttemptOutcome::RefusedLines(refused)] => {
+                    if let AttemptOutcome::Short { available } = &refused[0].1 {
+                        assert_eq!(available, &has, "seed {seed}");
+                        let most = if line.split {
+                            has.iter().sum()
+                        } else {
+                            has.iter().copied().max().unwrap_or(0)
+                        };
+                        assert!(most < wanted, "seed {seed}");
+                        short += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(
+        whole > 0 && split > 0 && short > 0,
+        "{whole} {split} {short}"
+    );
 }
 
 #[test]
@@ -166,7 +238,9 @@ fn retry_changes_nothing() {
             rows.count()
         };
         assert!(
-            operations.iter().all(|one| rows(one) <= one.lines.len()),
+            operations
+                .iter()
+                .all(|one| rows(one) <= one.levels().count()),
             "seed {seed}"
         );
     }

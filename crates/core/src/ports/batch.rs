@@ -45,7 +45,8 @@ pub trait BatchStore: Sync {
     fn alone(&self, operation: &Operation) -> impl Future<Output = BatchAnswer> + Send;
 
     /// Makes operations of several levels in one transaction that locks the rows: those that no other has
-    /// locked, or `briefly` waits for them. Returns for each operation the line whose row is locked by another,
+    /// locked, or `briefly` waits for them. Returns for each operation the level (of
+    /// [`Operation::levels`]) whose row is locked by another,
     /// and how the attempt at those that miss none has ended.
     fn attempt_free(
         &self,

@@ -29,7 +29,12 @@ pub enum AttemptOutcome {
     UnknownSku,
     /// Another rule refuses it.
     Refused(Refusal),
-    /// Lines refuse an operation of several: the place of each, and why.
+    /// None of the warehouses of a line has the units, or not all together if they may be split.
+    Short {
+        /// Units available in each.
+        available: Vec<i64>,
+    },
+    /// Lines refuse an operation of several levels: the place of each, and why.
     RefusedLines(Vec<(usize, AttemptOutcome)>),
     /// The level is no longer the one that was read.
     Conflict,

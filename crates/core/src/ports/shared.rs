@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 2;
 pub enum SharedAnswer {
     /// Its answer.
     Made(BatchAnswer),
-    /// It was not made: another transaction has locked the row of this line.
+    /// It was not made: another transaction has locked the row of this one of [`Operation::levels`].
     Missed(usize),
     /// It was not made: an attempt without the others decides.
     Apart,
@@ -66,8 +66,8 @@ async fn lock_and_write<S: BatchStore>(
         BatchAttempt::Duplicate | BatchAttempt::Conflict | BatchAttempt::Alone => Vec::new(),
     };
     let mut answers = answers.into_iter();
-    let answer = |line: Option<usize>| match line {
-        Some(line) => SharedAnswer::Missed(line),
+    let answer = |level: Option<usize>| match level {
+        Some(level) => SharedAnswer::Missed(level),
         None => answers
             .next()
             .map_or(SharedAnswer::Apart, SharedAnswer::Made),

@@ -300,15 +300,12 @@ impl HoldEnd {
             },
             None => How::Release,
         };
-        Line {
-            sku: held.sku.clone(),
-            warehouse: held.warehouse.clone(),
-            change: Change::End(Ending {
-                hold: self.hold,
-                line: held.line,
-                how,
-            }),
-        }
+        let change = Change::End(Ending {
+            hold: self.hold,
+            line: held.line,
+            how,
+        });
+        Line::new(held.sku.clone(), held.warehouse.clone(), change)
     }
 }
 

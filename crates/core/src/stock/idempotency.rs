@@ -130,7 +130,9 @@ impl RequestHash {
     #[must_use]
     pub fn of_operation(lines: &[Line], remarks: &Remarks) -> Self {
         let [reason, reference] = remarks.texts();
-        if let [one] = lines {
+        if let [one] = lines
+            && one.others.is_empty()
+        {
             match one.change {
                 Change::Deduct(quantity) => {
                     return Self::of_deduction(&one.sku, &one.warehouse, quantity, reference);
@@ -150,7 +152,10 @@ impl RequestHash {
                 Change::Hold(holding) => holding.quantity.units(),
                 Change::Return(_) | Change::Set(_) | Change::End(_) => 0,
             };
-            format!("{sku}\t{warehouse}\t{delta}\n")
+            let others = line.others.iter().map(|other| format!(",{other}"));
+            let others: String = others.collect();
+            let split = if line.split { "\tsplit" } else { "" };
+            format!("{sku}\t{warehouse}{others}\t{delta}{split}\n")
         };
         let kind = match lines.first().map(|line| &line.change) {
             Some(Change::Deduct(_)) => "deduct together".to_owned(),
@@ -246,10 +251,9 @@ mod tests {
     /// Ledgers have these hashes.
     #[test]
     fn hash_of_several_lines_never_changes() {
-        let line = |sku, warehouse, change| Line {
-            sku: Sku::parse(sku).unwrap(),
-            warehouse: Warehouse::parse(warehouse).unwrap(),
-            change,
+        let line = |sku, warehouse, change| {
+            let (sku, warehouse) = (Sku::parse(sku), Warehouse::parse(warehouse));
+            Line::new(sku.unwrap(), warehouse.unwrap(), change)
         };
         let one = || Change::Deduct(Quantity::ONE);
         let order = [line("a", "main", one()), line("b", "main", one())];

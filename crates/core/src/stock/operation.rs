@@ -1,13 +1,13 @@
 //! A change of stock: what every write has in common.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use tokio::time::Instant;
 
 use super::{
     Adjustment, Caller, Deduction, Ending, Holding, Idempotency, LevelChange, Movement,
-    MovementKind, OperationId, Precondition, Quantity, Remarks, Reversal, Scope, Sku, StockError,
-    Warehouse,
+    OperationId, Precondition, Quantity, Remarks, Scope, Sku, StockError, Warehouse,
 };
 
 /// The maximum number of lines of a request, and of levels of an operation.
@@ -41,8 +41,13 @@ pub struct Operation {
 pub struct Line {
     /// The SKU.
     pub sku: Sku,
-    /// The warehouse.
+    /// The warehouse, or the first one.
     pub warehouse: Warehouse,
+    /// The other warehouses that may have the units, in the order of preference. Only for [`Change::Deduct`]
+    /// and [`Change::Hold`].
+    pub others: Vec<Warehouse>,
+    /// Whether the units may come from several of them.
+    pub split: bool,
     /// The change.
     pub change: Change,
 }
@@ -62,6 +67,31 @@ pub enum Change {
     Hold(Holding),
     /// Ends a line of a hold.
     End(Ending),
+}
+
+impl Change {
+    /// How many units of its warehouses it takes or sets aside.
+    #[must_use]
+    pub fn quantity(&self) -> Option<Quantity> {
+        match self {
+            Self::Deduct(quantity) => Some(*quantity),
+            Self::Hold(holding) => Some(holding.quantity),
+            _ => None,
+        }
+    }
+
+    /// The same with another number of units.
+    #[must_use]
+    pub fn of(&self, quantity: Quantity) -> Self {
+        match self {
+            Self::Deduct(_) => Self::Deduct(quantity),
+            Self::Hold(holding) => Self::Hold(Holding {
+                quantity,
+                ..*holding
+            }),
+            other => other.clone(),
+        }
+    }
 }
 
 /// What comes back of a sale.
@@ -93,6 +123,24 @@ pub struct Setting {
 }
 
 impl Line {
+    /// A line of one level.
+    #[must_use]
+    pub fn new(sku: Sku, warehouse: Warehouse, change: Change) -> Self {
+        Self {
+            sku,
+            warehouse,
+            others: Vec::new(),
+            split: false,
+            change,
+        }
+    }
+
+    /// The levels that it may change.
+    pub fn levels(&self) -> impl Iterator<Item = (&Sku, &Warehouse)> {
+        let warehouses = iter::once(&self.warehouse).chain(&self.others);
+        warehouses.map(|warehouse| (&self.sku, warehouse))
+    }
+
     /// The number of the line in the ledger, if it follows from an earlier operation.
     #[must_use]
     pub fn given_number(&self) -> Option<i64> {
@@ -152,7 +200,7 @@ impl Operation {
     ///
     /// # Errors
     /// [`StockError::KeyRequired`] if it has several lines and no key: a caller without an answer would not
-    /// know which levels to look at.
+    /// know which levels to look at. [`StockError::TooManyLevels`].
     pub fn of_lines(
         caller: Caller,
         lines: Vec<Line>,
@@ -162,6 +210,11 @@ impl Operation {
     ) -> Result<Self, StockError> {
         if lines.len() > 1 && idempotency.is_none() {
             return Err(StockError::KeyRequired);
+        }
+        // Not each once: a line may take units of each of its levels.
+        let levels = lines.iter().flat_map(Line::levels).count();
+        if levels > MAX_LINES {
+            return Err(StockError::TooManyLevels { levels });
         }
         Ok(Self {
             id: OperationId::mint(),
@@ -179,24 +232,29 @@ impl Operation {
     /// # Errors
     /// [`StockError::TooManyLevels`].
     pub fn check_levels(&self) -> Result<(), StockError> {
-        let levels = self.lines.iter().map(|line| (&line.sku, &line.warehouse));
-        let levels = levels.collect::<BTreeSet<_>>().len();
+        let levels = self.levels().collect::<BTreeSet<_>>().len();
         if levels > MAX_LINES {
             return Err(StockError::TooManyLevels { levels });
         }
         Ok(())
     }
 
+    /// The levels that it may change, by line. A level may be named several times.
+    pub fn levels(&self) -> impl Iterator<Item = (&Sku, &Warehouse)> {
+        self.lines.iter().flat_map(Line::levels)
+    }
+
+    /// Whether it has one line, of one level.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.lines.len() == 1 && self.lines[0].others.is_empty()
+    }
+
     /// The units, if it is a deduction of one line: a guarded write makes that without a snapshot.
     #[must_use]
     pub fn as_deduction(&self) -> Option<Quantity> {
-        match &self.lines[..] {
-            [
-                Line {
-                    change: Change::Deduct(quantity),
-                    ..
-                },
-            ] => Some(*quantity),
+        match self.first().change {
+            Change::Deduct(quantity) if self.is_single() => Some(quantity),
             _ => None,
         }
     }
@@ -238,11 +296,7 @@ impl Operation {
         Self {
             id,
             caller,
-            lines: vec![Line {
-                sku,
-                warehouse,
-                change,
-            }],
+            lines: vec![Line::new(sku, warehouse, change)],
             idempotency: None,
             remarks: Remarks::default(),
             strategy: None,
@@ -310,52 +364,5 @@ impl From<LevelChange> for Operation {
                 change.deadline,
             )
         }
-    }
-}
-
-impl Reversal {
-    /// The operation that takes units of a sale back, which has these movements, in the order of their lines.
-    ///
-    /// # Errors
-    /// [`StockError::NotASale`]; [`StockError::UnknownLine`]; [`StockError::LinesRequired`] if it is not clear
-    /// of which line the units are; [`StockError::KeyRequired`].
-    pub fn of_sale(self, sold: Vec<Movement>) -> Result<Operation, StockError> {
-        if sold.iter().any(|one| one.kind != MovementKind::Deducted) {
-            return Err(StockError::NotASale);
-        }
-        let mut units = self.lines;
-        units.sort_unstable_by_key(|(line, _)| *line);
-        if units.is_empty() {
-            if sold.len() > 1 && self.quantity.is_some() {
-                return Err(StockError::LinesRequired);
-            }
-            units = sold.iter().map(|one| (one.line, self.quantity)).collect();
-        }
-        let mut sold = sold.into_iter();
-        let mut lines = Vec::with_capacity(units.len());
-        for (line, quantity) in units {
-            // Both are in the order of the lines.
-            let sale = sold.find(|one| one.line == line);
-            let sale = sale.ok_or(StockError::UnknownLine { line })?;
-            lines.push(Line {
-                sku: sale.sku,
-                warehouse: sale.warehouse,
-                change: Change::Return(Return {
-                    sale: self.sale,
-                    line,
-                    sold: -sale.delta,
-                    quantity,
-                    restock: self.restock,
-                }),
-            });
-        }
-        let remarks = Remarks {
-            reason: Some(self.reason),
-            ..Remarks::default()
-        };
-        Ok(Operation {
-            id: self.operation,
-            ..Operation::of_lines(self.caller, lines, self.idempotency, remarks, self.deadline)?
-        })
     }
 }

@@ -20,6 +20,13 @@ impl Quantity {
     /// The maximum that one deduction may take.
     pub const MAX: Self = Self(10_000);
 
+    /// As many of them as `units`, and all if those are more. `None` if `units` is not positive.
+    #[must_use]
+    pub fn at_most(self, units: i64) -> Option<Self> {
+        let units = u32::try_from(units.min(self.units())).ok()?;
+        Self::try_from(units).ok()
+    }
+
     /// The number of units, in the integer type of levels.
     #[must_use]
     pub fn units(self) -> i64 {

@@ -27,6 +27,7 @@ mod level_changes;
 pub(crate) mod requests;
 mod scenario;
 mod scheduled;
+mod sourced;
 mod walks;
 
 /// No schedule oversells, drifts, gives up or leaves an outcome unknown. With a fault, the COMMIT

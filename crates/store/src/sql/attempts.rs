@@ -24,7 +24,7 @@ const CREATE_LEVEL: &str =
 /// A plan, how its write ended, and when that expires.
 type Tried<'a> = (Plan<'a>, Result<Written>, Expiry);
 
-/// The same; and for each operation the line whose row is locked by another transaction, so that it is not in
+/// The same; and for each operation the level whose row is locked by another transaction, so that it is not in
 /// the plan.
 type UnderLock<'a> = (Tried<'a>, Vec<Option<usize>>);
 
@@ -172,7 +172,7 @@ impl<D: Dialect> SqlStore<D> {
             Ok((tx, reading))
         };
         let (mut tx, reading) = self.read(3 * READ, reading).await?;
-        let missed: Vec<_> = batch.iter().map(|one| reading.missed_line(one)).collect();
+        let missed: Vec<_> = batch.iter().map(|one| reading.missed_level(one)).collect();
         let planned = batch.iter().zip(&missed);
         let planned = planned.filter_map(|(one, missed)| missed.is_none().then_some(one));
         let plan = Plan::new(&reading.snapshot, planned, Instant::now());
@@ -326,8 +326,8 @@ async fn create<D: Dialect>(
     level: &PlannedLevel<'_>,
     read: &Snapshot,
 ) -> Result<()> {
-    let (sku, warehouse) = (&level.line.sku, &level.line.warehouse);
-    let place = values![sku.as_str(), warehouse.as_str()];
+    let sku = level.sku;
+    let place = values![sku.as_str(), level.warehouse.as_str()];
     let created = tx.execute(CREATE_LEVEL, &place).await;
     created.map_err(conflict_if_duplicate)?;
     if D::WORDS.waits_for_inserts {

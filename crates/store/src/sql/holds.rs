@@ -169,19 +169,18 @@ pub(super) async fn write<D: Dialect>(
             return Err(StoreError::Aborted(problem.into()));
         }
     }
-    let opened = plan.movements.iter().filter_map(|movement| {
-        let line = &movement.operation.lines[movement.line];
-        Some((movement, line, movement.expires_at?))
-    });
+    let opened = plan.movements();
+    let opened =
+        opened.filter_map(|(movement, level)| Some((movement, level, movement.expires_at?)));
     let opened: Vec<_> = opened.collect();
     for piece in pieces(&opened) {
         let values: Vec<Value<'_>> = piece
             .iter()
-            .flat_map(|(movement, line, expires_at)| {
+            .flat_map(|(movement, level, expires_at)| {
                 values![
                     movement.operation.id.0,
-                    line.sku.as_str(),
-                    line.warehouse.as_str(),
+                    level.sku.as_str(),
+                    level.warehouse.as_str(),
                     movement.held_delta,
                     *expires_at,
                     movement.ledger_line,

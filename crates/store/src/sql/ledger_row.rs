@@ -12,7 +12,7 @@ use super::rows::rows;
 use crate::{Result, StoreError};
 use stocklock_core::plan::Plan;
 use stocklock_core::stock::{
-    Line, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, Sku,
+    Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, Sku,
     StockLevel, Warehouse,
 };
 
@@ -60,7 +60,7 @@ impl LedgerRow {
             read_version,
             ..Self::new(
                 operation,
-                operation.first(),
+                (&operation.first().sku, &operation.first().warehouse),
                 MovementKind::Deducted,
                 -quantity.units(),
             )
@@ -84,20 +84,25 @@ impl LedgerRow {
             returned: movement.returned,
             ..Self::new(
                 movement.operation,
-                level.line,
+                (level.sku, level.warehouse),
                 movement.kind.clone(),
                 movement.delta,
             )
         })
     }
 
-    fn new(operation: &Operation, line: &Line, kind: MovementKind, delta: i64) -> Self {
+    fn new(
+        operation: &Operation,
+        (sku, warehouse): (&Sku, &Warehouse),
+        kind: MovementKind,
+        delta: i64,
+    ) -> Self {
         let key = operation.idempotency.as_ref();
         Self {
             operation_id: operation.id.0,
             line: 0,
-            sku: line.sku.clone(),
-            warehouse: line.warehouse.clone(),
+            sku: sku.clone(),
+            warehouse: warehouse.clone(),
             kind,
             delta,
             held_delta: 0,

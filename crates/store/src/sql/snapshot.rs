@@ -48,17 +48,16 @@ pub(super) struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The place of a line of the operation whose row is locked by another transaction.
-    pub(super) fn missed_line(&self, operation: &Operation) -> Option<usize> {
-        let is_missed = |line: &Line| self.missed.contains(&(&line.sku, &line.warehouse));
-        operation.lines.iter().position(is_missed)
+    /// The place of a level of the operation whose row is locked by another transaction.
+    pub(super) fn missed_level(&self, operation: &Operation) -> Option<usize> {
+        let mut levels = operation.levels();
+        levels.position(|level| self.missed.contains(&level))
     }
 }
 
 /// SKU and warehouse of every level that the operations name, in the order in which they are locked.
 pub(super) fn places(operations: &[Operation]) -> BTreeSet<(&Sku, &Warehouse)> {
-    let lines = operations.iter().flat_map(|operation| &operation.lines);
-    lines.map(|line| (&line.sku, &line.warehouse)).collect()
+    operations.iter().flat_map(Operation::levels).collect()
 }
 
 /// Reads what a plan of the operations needs.

@@ -127,8 +127,8 @@ impl<'a> Write<'a> {
         let levels = self.plan.levels.iter().enumerate();
         levels.map(|(number, level)| LevelRow {
             number: integer(number),
-            sku: level.line.sku.as_str(),
-            warehouse: level.line.warehouse.as_str(),
+            sku: level.sku.as_str(),
+            warehouse: level.warehouse.as_str(),
             delta: level.delta,
             held_delta: level.held_delta,
             movements: level.movements,
@@ -158,8 +158,8 @@ impl<'a> Write<'a> {
     /// SKU and warehouse of the level with this number.
     pub(crate) fn place(&self, level: i64) -> (&'a str, &'a str) {
         let place = usize::try_from(level).expect("a place in the plan");
-        let line = self.plan.levels[place].line;
-        (line.sku.as_str(), line.warehouse.as_str())
+        let level = &self.plan.levels[place];
+        (level.sku.as_str(), level.warehouse.as_str())
     }
 
     /// A JSON array with an array for each level: number, SKU, warehouse, delta, movements, version that it

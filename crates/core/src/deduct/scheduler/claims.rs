@@ -10,7 +10,7 @@ use super::queues::{Caller, MISSES, Number, Waiting};
 use super::{Answered, Scheduler, answer};
 use crate::deduct::sold_out::Sending;
 use crate::ports::{SharedAnswer, StoreError};
-use crate::stock::{Line, Operation, Sku, Warehouse};
+use crate::stock::{Operation, Sku, Warehouse};
 
 /// The levels that a task has claimed. Dropped, it releases them, and starts what waited for them.
 pub(super) struct Claims {
@@ -121,8 +121,9 @@ impl Claims {
                     let share = &mut shares[caller.place];
                     share.single.push(Waiting { operation, caller });
                 }
-                SharedAnswer::Missed(line) => {
-                    let Line { sku, warehouse, .. } = &operation.lines[line];
+                SharedAnswer::Missed(level) => {
+                    let level = operation.levels().nth(level);
+                    let (sku, warehouse) = level.expect("it has the level");
                     let row = (sku.clone(), warehouse.clone());
                     let share = &mut shares[self.place(&row)];
                     share.row = Some(row);

@@ -146,8 +146,8 @@ impl Queues {
         let Waiting { operation, caller } = &mut waiting;
         (caller.behind, caller.levels) = (0, Vec::with_capacity(operation.lines.len()));
         let age = caller.age;
-        for line in &operation.lines {
-            let number = self.number((&line.sku, &line.warehouse));
+        for name in operation.levels() {
+            let number = self.number(name);
             let level = &mut self.levels[number];
             let Err(place) = level.queue.binary_search(&age) else {
                 // It names the level twice.
@@ -192,7 +192,7 @@ impl Queues {
             let next = &self.waiting[&age];
             let new = next.caller.levels.iter();
             let new = new.filter(|number| !self.is_in(&batch, **number)).count();
-            lines += next.operation.lines.len();
+            lines += next.operation.levels().count();
             let fits = batch.operations.is_empty()
                 || lines <= self.max_lines
                     && !next.is_apart()

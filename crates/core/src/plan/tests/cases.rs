@@ -77,10 +77,10 @@ impl Shop {
     fn commit(&mut self, plan: Plan<'_>) -> Vec<BatchAnswer> {
         let mut available = Vec::new();
         for planned in &plan.levels {
-            let line = planned.line;
-            let mut level = rules::find(&self.levels, line)
+            let (sku, warehouse) = (planned.sku, planned.warehouse);
+            let mut level = rules::find(&self.levels, (sku, warehouse))
                 .cloned()
-                .unwrap_or_else(|| StockLevel::empty(line.sku.clone(), line.warehouse.clone()));
+                .unwrap_or_else(|| StockLevel::empty(sku.clone(), warehouse.clone()));
             level.on_hand += planned.delta;
             level.held += planned.held_delta;
             level.backorder_limit = planned.backorder_limit.unwrap_or(level.backorder_limit);
@@ -89,17 +89,17 @@ impl Shop {
             available.push(Some(level.available()));
             rules::put(&mut self.levels, level);
         }
-        for planned in &plan.movements {
+        for (planned, level) in plan.movements() {
             let (later, units) = plan.after(planned);
-            let line = &planned.operation.lines[planned.line];
-            let level = rules::find(&self.levels, line).expect("it was written");
+            let level = rules::find(&self.levels, (level.sku, level.warehouse));
+            let level = level.expect("it was written");
             let key = planned.operation.idempotency.as_ref();
             let key = key.filter(|_| planned.has_key);
             self.ledger.push(Movement {
                 operation: planned.operation.id,
                 line: planned.ledger_line,
-                sku: line.sku.clone(),
-                warehouse: line.warehouse.clone(),
+                sku: level.sku.clone(),
+                warehouse: level.warehouse.clone(),
                 kind: planned.kind.clone(),
                 delta: planned.delta,
                 held_delta: planned.held_delta,
@@ -241,6 +241,16 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
                 line.sku = self::sku(["a", "b"][rng.usize(..2)]);
                 order.lines.push(line);
             }
+            for line in &mut order.lines {
+                if rng.u8(..3) == 0 {
+                    let all = ["main", "north", "west"].map(self::warehouse);
+                    line.others = all
+                        .into_iter()
+                        .filter(|one| *one != line.warehouse)
+                        .collect();
+                    line.split = rng.bool();
+                }
+            }
             if kind > 4 {
                 return order;
             }
@@ -268,7 +278,8 @@ pub(super) fn any_case(seed: u64) -> (Shop, Vec<Operation>) {
     shop.make(&first);
     let of_kind = |kind| {
         let movements = shop.ledger.iter().filter(|one| one.kind == kind).cloned();
-        let movements: Vec<_> = movements.collect();
+        let mut movements: Vec<_> = movements.collect();
+        movements.sort_by_key(|one| (one.operation, one.line));
         let of_one = |one: &Movement, next: &Movement| one.operation == next.operation;
         let operations = movements.chunk_by(of_one).map(<[_]>::to_vec);
         operations.collect::<Vec<_>>()

@@ -98,6 +98,7 @@ pub(super) async fn buy(store: MemoryStore, batch: Vec<Operation>, way: Way) -> 
                 Ok(
                     AttemptOutcome::Insufficient { .. }
                     | AttemptOutcome::Unrecorded { .. }
+                    | AttemptOutcome::Short { .. }
                     | AttemptOutcome::RefusedLines(_),
                 ) => {
                     let late = match unknown {

@@ -18,11 +18,7 @@ use super::scenario::{WAIT_LIMIT, policy, scheduler};
 
 /// An operation of one line of [`SKU`].
 fn operation(key: &str, change: Change) -> Operation {
-    let lines = vec![Line {
-        sku: sku(SKU),
-        warehouse: Warehouse::default(),
-        change,
-    }];
+    let lines = vec![Line::new(sku(SKU), Warehouse::default(), change)];
     let idempotency = Idempotency {
         caller: Caller::anonymous(),
         key: IdempotencyKey::parse(key).expect("a valid key"),
