@@ -242,7 +242,7 @@ pub(super) struct HoldQuery {
 ///
 /// With a SKU, those of one level; otherwise all.
 #[utoipa::path(
-    get, path = "/holds", tag = "holds", params(HoldQuery),
+    get, path = "/holds", tag = "holds", operation_id = "holds", params(HoldQuery),
     responses(
         (status = 200, description = "A page", body = HoldPage),
         openapi::ReadErrors,

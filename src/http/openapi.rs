@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, IntoResponses, OpenApi, ToResponse, ToSchema};
 
 use super::fields;
@@ -60,6 +60,14 @@ pub(super) fn finished(
     let deduct = &mut document["paths"]["/stock/deduct"]["post"];
     // The fields may be in the query instead.
     deduct["requestBody"]["required"] = false.into();
+    // What a hold that was made can be followed by.
+    let link = |operation: &str| {
+        let link = json!({"operationId": operation, "parameters": {"id": "$response.body#/id"}});
+        (operation.to_owned(), link)
+    };
+    let links = ["operation", "confirm", "extend", "release"].map(link);
+    document["paths"]["/holds"]["post"]["responses"]["201"]["links"] =
+        links.into_iter().collect::<Map<_, _>>().into();
     let response = |name: &str| json!({"$ref": format!("#/components/responses/{name}")});
     let mut has_keys = false;
     let paths = document["paths"].as_object_mut().expect("paths");
@@ -252,7 +260,7 @@ problem_response!(
 pub(super) enum ReadErrors {
     /// `invalid-request`: a field is invalid. On some routes also `invalid-idempotency-key`,
     /// `idempotency-key-reused`, `unknown-strategy`, `strategy-fixed`, `safeguards-fixed`, `lines-required`
-    /// (the sale has several lines)
+    /// (the sale has several lines), `too-many-lines` (an operation would concern more than 100 levels)
     #[response(status = 422, content_type = "application/problem+json")]
     Invalid(Problem),
     /// Nothing was changed. With Retry-After: `unavailable`, `overloaded`, `contended` (writes), `too-slow`

@@ -52,9 +52,12 @@ fn every_operation_documents_its_successes_and_errors() {
     let document = document(true);
     let version = document["openapi"].as_str().expect("a version");
     assert!(version.starts_with("3.1."), "{version}");
+    let mut names = BTreeSet::new();
     for (path, method, operation) in operations(&document) {
         let what = format!("{method} {path}");
         assert!(operation["summary"].is_string(), "{what} has no summary");
+        let name = operation["operationId"].as_str().expect("a name");
+        assert!(names.insert(name), "{what}: another operation is {name}");
         let responses = operation["responses"].as_object().expect("responses");
         assert!(responses.keys().any(|it| it.starts_with('2')), "{what}");
         for (status, response) in responses {

@@ -136,7 +136,7 @@ pub(crate) async fn file(Path(name): Path<String>) -> Result<impl IntoResponse, 
 }
 
 /// Get the laboratory: its database, its servers, its last races
-#[utoipa::path(get, path = "/lab/races", tag = "lab",
+#[utoipa::path(get, path = "/lab/races", tag = "lab", operation_id = "races",
     responses(
         (status = 200, description = "The laboratory", body = LabBody),
         (status = 404, response = NotInLab),
