@@ -168,7 +168,8 @@ async fn shutdown(locks: &Locks) {
 /// This process enters, another one is kept out, this one leaves, and the other one is let in.
 async fn show(locks: &Locks, server: &str, primitive: &str) -> Result<()> {
     let name = unique_name(primitive);
-    let exit = first(locks, primitive, &name).await?;
+    let entered = enter(locks, primitive, &name, LONG, true).await?;
+    let exit = entered.ok_or("the first process was not let in")?;
     if child(server, primitive, &name, SHORT).await? != "out" {
         return Err("the second process was not kept out".into());
     }
@@ -183,26 +184,6 @@ async fn show(locks: &Locks, server: &str, primitive: &str) -> Result<()> {
 /// A name that no earlier run has used.
 fn unique_name(primitive: &str) -> String {
     format!("tour:{primitive}:{}:{:016x}", id(), fastrand::u64(..))
-}
-
-/// Enters. At a latch and at a barrier, the second process waits for this one, which has nothing to do
-/// before.
-async fn first(locks: &Locks, primitive: &str, name: &str) -> Result<Exit> {
-    match (primitive, locks) {
-        ("latch", Locks::Fenced(locks)) => {
-            let latch = locks.latch(name, 1);
-            Ok(async move { Ok(latch.arrive().await.map(drop)?) }.boxed_local())
-        }
-        ("barrier", Locks::Fenced(locks)) => {
-            let barrier = locks.barrier(name, 2);
-            let exit = async move { Ok(barrier.enter(LONG).await?.leave(LONG).await?) };
-            Ok(exit.boxed_local())
-        }
-        _ => {
-            let entered = enter(locks, primitive, name, LONG).await?;
-            entered.ok_or_else(|| "the first process was not let in".into())
-        }
-    }
 }
 
 /// Starts the second process. Returns what it says.
@@ -224,7 +205,7 @@ async fn child(server: &str, primitive: &str, name: &str, limit: Duration) -> Re
 /// The second process. Says whether it was let in before the limit.
 async fn second(server: &str, primitive: &str, name: &str, limit: Duration) -> Result<()> {
     let locks = connect(server).await?;
-    if let Some(exit) = enter(&locks, primitive, name, limit).await? {
+    if let Some(exit) = enter(&locks, primitive, name, limit, false).await? {
         exit.await?;
         println!("in");
     } else {
@@ -232,22 +213,6 @@ async fn second(server: &str, primitive: &str, name: &str, limit: Duration) -> R
     }
     shutdown(&locks).await;
     Ok(())
-}
-
-/// Enters, or returns `None` if the other process is in the way until the limit.
-async fn enter(
-    locks: &Locks,
-    primitive: &str,
-    name: &str,
-    limit: Duration,
-) -> Result<Option<Exit>> {
-    match (primitive, locks) {
-        ("lock" | "multi-lock" | "leader", Locks::Fenced(locks)) => {
-            exclusive(locks, primitive, name, limit).await
-        }
-        (_, Locks::Fenced(locks)) => fenced(locks, primitive, name, limit).await,
-        (_, Locks::RedLock(locks)) => exclusive(locks, primitive, name, limit).await,
-    }
 }
 
 /// The primitives of all servers.
@@ -277,13 +242,19 @@ async fn exclusive<T: Send + Sync + 'static>(
     })
 }
 
-/// The primitives of servers with fencing tokens.
-async fn fenced(
-    locks: &LockManager,
+/// Enters, or returns `None` if the other process is in the way until the limit. At a latch and at a barrier, the
+/// second process waits for the first one, which has nothing to do before.
+async fn enter(
+    locks: &Locks,
     primitive: &str,
     name: &str,
     limit: Duration,
+    is_first: bool,
 ) -> Result<Option<Exit>> {
+    let locks = match locks {
+        Locks::Fenced(locks) => locks,
+        Locks::RedLock(locks) => return exclusive(locks, primitive, name, limit).await,
+    };
     Ok(match primitive {
         "once-per" => loop {
             match locks.lock(name).once_per(PERIOD, async |_| ()).await? {
@@ -307,18 +278,27 @@ async fn fenced(
             let exit = async move { Ok(number.remove().await?) };
             is_in.then(|| exit.boxed_local())
         }
+        "latch" if is_first => {
+            let latch = locks.latch(name, 1);
+            Some(async move { Ok(latch.arrive().await.map(drop)?) }.boxed_local())
+        }
         "latch" => {
             let latch = locks.latch(name, 1);
             let open = let_in(latch.wait(limit).await)?;
             let exit = async move { Ok(latch.remove().await?) };
             open.map(|()| exit.boxed_local())
         }
+        "barrier" if is_first => {
+            let barrier = locks.barrier(name, 2);
+            let exit = async move { Ok(barrier.enter(LONG).await?.leave(LONG).await?) };
+            Some(exit.boxed_local())
+        }
         "barrier" => {
             let party = let_in(locks.barrier(name, 2).enter(limit).await)?;
             let exit = party.map(async |party| Ok(party.leave(LONG).await?));
             exit.map(FutureExt::boxed_local)
         }
-        other => return Err(format!("unknown primitive {other}").into()),
+        _ => return exclusive(locks, primitive, name, limit).await,
     })
 }
 

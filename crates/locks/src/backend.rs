@@ -8,6 +8,12 @@
 //! Every method may be dropped at any await point. A later [`Backend::release`] with the same nonce
 //! removes what the dropped call may have left on the server.
 //!
+//! # Errors
+//!
+//! A method fails if the server does not answer or refuses the request. It is then unknown whether the request
+//! was executed, unless the error says that it was refused. A change of a number also fails if it is impossible,
+//! and a wait if it is pointless, for example because the session has ended.
+//!
 //! # Stability
 //!
 //! Only this crate implements these traits until release 1.0, because they may still change:
@@ -36,15 +42,18 @@
 //! }
 //! ```
 
+#![expect(
+    clippy::missing_errors_doc,
+    reason = "the head of the module lists the errors"
+)]
+
 use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::claims::LockView;
-pub use crate::claims::{
-    Attempt, Claim, Fence, Grant, Release, ReleaseRequest, Renewal, Renewed, Request,
-};
+pub use crate::claims::{Attempt, Claim, Fence, Grant, Release, Renewed, Request};
 use crate::shared::error::{BackendError, LostReason};
 pub use crate::shared::managers::Nudge;
 use crate::shared::nonce::Nonce;
@@ -57,28 +66,23 @@ pub trait Backend: Admin + Debug + 'static {
     /// What the manager must know about the server. The answer may change between calls.
     fn properties(&self) -> Properties;
 
-    /// What only some servers have.
-    fn extras(&self) -> Extras<'_>;
+    /// Permits, which read-write locks are too, and shared numbers. Only some servers have them. All grant
+    /// [`Claim::Exclusive`].
+    fn numbers(&self) -> Option<&dyn Numbers>;
 
     /// Creates one acquisition of one lock. Nothing is sent before its first attempt.
     fn contender(&self, request: Request) -> Box<dyn Contender>;
 
     /// Renews several locks in one request, and returns one result per lock, in order.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the locks were renewed.
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError>;
+    async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError>;
 
     /// Releases a lock, or removes what an acquisition with this nonce has left on the server.
     ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the lock was released.
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError>;
+    /// `unclear`: an attempt to acquire the lock was not answered. Its request may arrive after the release, and
+    /// must not acquire the lock then.
+    async fn release(&self, request: &Request, unclear: bool) -> Result<Release, BackendError>;
 
     /// Asks the server whether this nonce holds the lock. If not, returns why it has lost it.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer.
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError>;
 
     /// Registers a manager. The back end uses its handle if it can detect trouble before the next
@@ -89,15 +93,6 @@ pub trait Backend: Admin + Debug + 'static {
     /// registered: clones of a back end share them. A manager that is registered later opens them
     /// again.
     async fn detach(&self, nudge: &Nudge);
-}
-
-/// What only some servers have. All grant [`Claim::Exclusive`].
-#[derive(Clone, Copy, Default)]
-pub struct Extras<'a> {
-    /// The periods of jobs.
-    pub periods: Option<&'a dyn Periods>,
-    /// Permits, which read-write locks are too, and shared numbers.
-    pub numbers: Option<&'a dyn Numbers>,
 }
 
 /// Says in a type whether the locks of a back end have fencing tokens. A program that needs tokens then
@@ -134,19 +129,12 @@ pub trait Contender: Sealed + Send {
     ///
     /// A repeated attempt after an unclear failure finds the result of the first one. A nonce never
     /// holds a lock twice, and has one token.
-    ///
-    /// # Errors
-    /// Returns an error if the server refused the request, or if it is unknown whether the lock was
-    /// acquired.
     async fn attempt(&mut self) -> Result<Attempt, BackendError>;
 
     /// Completes when another attempt makes sense.
     ///
     /// The first call may complete at once, after it has subscribed. The next attempt then sees a
     /// change that happened before the subscription.
-    ///
-    /// # Errors
-    /// Returns an error if waiting is pointless, for example because the session has ended.
     async fn wait(&mut self) -> Result<(), BackendError>;
 
     /// Returns true if the server may know the nonce, so that a release is needed.
@@ -157,20 +145,14 @@ pub trait Contender: Sealed + Send {
     fn has_unanswered_attempt(&self) -> bool;
 }
 
-/// What operators ask. The claim only selects the kind of lock: exclusive, or
+/// What operators and jobs ask. The claim only selects the kind of lock: exclusive, or
 /// permits of any number.
 #[async_trait]
 pub trait Admin: Sealed + Send + Sync {
     /// Checks that the server answers, without changing anything on it.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer or refuses the request.
     async fn ping(&self) -> Result<(), BackendError>;
 
     /// Returns the holders and waiters of a name. [`LockView::local_waiters`] is zero.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer.
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError>;
 
     /// Takes the lock away from this holder, wakes the next waiter, and remembers the nonce for two minutes, and
@@ -178,20 +160,11 @@ pub trait Admin: Sealed + Send + Sync {
     /// lock. A repeated request returns the same.
     ///
     /// What the server remembers of the last token stays: the next token is greater.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the lock was taken away.
     async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError>;
-}
 
-/// The periods of a lock server: the starts of jobs that run once per period.
-#[async_trait]
-pub trait Periods: Sealed + Send + Sync {
-    /// Starts a period of this length, unless another one with this name has not ended by the server's
-    /// clock. Returns `None` if this nonce has started the current period, otherwise the rest of it.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the period has started.
+    /// Starts a period of this length, in which a job runs once, unless another one with this name has not ended
+    /// by the server's clock. Returns `None` if this nonce has started the current period, otherwise the rest
+    /// of it.
     async fn begin_period(
         &self,
         name: &str,
@@ -206,22 +179,13 @@ pub trait Periods: Sealed + Send + Sync {
 #[async_trait]
 pub trait Numbers: Sealed + Send + Sync {
     /// Changes a number. If the same request is repeated, it is executed once.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the number was changed, or if the change is impossible.
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError>;
 
     /// Returns the number. With `other_than`, first waits while it is that; the wait may end early.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer.
     async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError>;
 
     /// Reduces a [claim of permits](Claim::Permits) to `keep` of them. If this nonce holds none, returns
     /// why it has lost them.
-    ///
-    /// # Errors
-    /// Returns an error if it is unknown whether the claim was reduced.
     async fn reduce(
         &self,
         name: &str,
@@ -230,9 +194,6 @@ pub trait Numbers: Sealed + Send + Sync {
     ) -> Result<Option<LostReason>, BackendError>;
 
     /// Returns the tokens of all holders of [permits](Claim::Permits) of this name.
-    ///
-    /// # Errors
-    /// Returns an error if the server does not answer.
     async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError>;
 }
 

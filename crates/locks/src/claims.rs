@@ -24,7 +24,6 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// All permits of a read-write lock.
     const SHARES: u32 = 1_000_000;
     /// A read lock: one of a million permits.
     pub const READ: Self = Self::Permits {
@@ -37,7 +36,6 @@ impl Claim {
         of: Self::SHARES,
     };
 
-    /// How many permits the holder has.
     pub(crate) fn take(self) -> u32 {
         match self {
             Self::Exclusive => 1,
@@ -46,14 +44,14 @@ impl Claim {
     }
 }
 
-/// A lock to acquire.
+/// A lock to acquire, to renew, or to release.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The lock's name.
     pub name: Arc<str>,
     /// Identifies this acquisition.
     pub nonce: Nonce,
-    /// How long the lock lives without renewal, if the server lets the client choose.
+    /// How long the lock lives without renewal, counted from now, if the server lets the client choose.
     pub lease: Duration,
     /// What the holder claims.
     pub claim: Claim,
@@ -94,33 +92,6 @@ pub struct Fence {
     pub token: Token,
     /// What issued the token. Tokens of different sources cannot be compared.
     pub source: Arc<str>,
-}
-
-/// A lock to renew.
-#[derive(Debug, Clone)]
-pub struct Renewal {
-    /// The lock's name.
-    pub name: Arc<str>,
-    /// Identifies the holder.
-    pub nonce: Nonce,
-    /// The new lease, counted from now.
-    pub lease: Duration,
-    /// What the holder claims.
-    pub claim: Claim,
-}
-
-/// A lock to release.
-#[derive(Debug, Clone)]
-pub struct ReleaseRequest {
-    /// The lock's name.
-    pub name: Arc<str>,
-    /// Identifies the holder.
-    pub nonce: Nonce,
-    /// An attempt to acquire the lock was not answered. Its request may arrive after the release,
-    /// and must not acquire the lock then.
-    pub unclear: bool,
-    /// What the holder claims.
-    pub claim: Claim,
 }
 
 /// The result of one renewal.

@@ -7,5 +7,4 @@ pub(crate) mod jobs;
 pub(crate) mod options;
 pub(crate) mod queue;
 pub(crate) mod release;
-mod span;
 pub(crate) mod watchdog;

@@ -1,5 +1,4 @@
-//! What the other rooms share: errors, clocks, connections, wake-ups, and the tables of the back ends without a
-//! server.
+//! What the other rooms share: errors, clocks, connections and wake-ups.
 
 pub mod clock;
 pub(crate) mod error;
@@ -10,13 +9,8 @@ pub(crate) mod managers;
 pub mod metrics;
 pub(crate) mod nonce;
 pub(crate) mod numbers;
-pub(crate) mod periods;
 pub(crate) mod retry;
-pub(crate) mod revoked;
 pub(crate) mod setters;
-pub(crate) mod shares;
 pub(crate) mod source;
-pub(crate) mod table;
-pub(crate) mod tables;
 pub(crate) mod token;
 pub(crate) mod topics;

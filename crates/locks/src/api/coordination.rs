@@ -45,7 +45,6 @@ impl LockManager {
     }
 }
 
-/// A number on the lock server.
 #[derive(Debug, Clone)]
 struct Register {
     manager: LockManager,
@@ -71,12 +70,9 @@ impl Register {
             return Err(LockError::InvalidName { limit: NAME_MAX });
         }
         let backend = &self.manager.engine().backend;
-        backend
-            .extras()
-            .numbers
-            .ok_or_else(|| LockError::Unsupported {
-                server: backend.properties().name,
-            })
+        backend.numbers().ok_or_else(|| LockError::Unsupported {
+            server: backend.properties().name,
+        })
     }
 
     fn unavailable(&self, operation: &str, error: BackendError) -> LockError {

@@ -190,7 +190,7 @@ impl<T> LockGuard<T> {
     pub async fn verify(&self) -> Result<(), LockError> {
         self.check()?;
         let hold = self.hold();
-        let verify = hold.engine.backend.verify(hold.name(), hold.release.nonce);
+        let verify = hold.engine.backend.verify(hold.name(), hold.request.nonce);
         if let Some(reason) = self.ask("verify", verify).await? {
             let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });
@@ -239,12 +239,12 @@ impl<T> LockGuard<T> {
         self.check()?;
         let hold = self.hold();
         let backend = &hold.engine.backend;
-        let is_read_write = matches!(hold.release.claim, Claim::READ | Claim::WRITE);
-        let Some(permits) = backend.extras().numbers.filter(|_| is_read_write) else {
+        let is_read_write = matches!(hold.request.claim, Claim::READ | Claim::WRITE);
+        let Some(permits) = backend.numbers().filter(|_| is_read_write) else {
             let server = backend.properties().name;
             return Err(LockError::Unsupported { server });
         };
-        let reduce = permits.reduce(hold.name(), hold.release.nonce, 1);
+        let reduce = permits.reduce(hold.name(), hold.request.nonce, 1);
         if let Some(reason) = self.ask("downgrade", reduce).await? {
             let reason = hold.lose(reason);
             return Err(LockError::Lost { reason });

@@ -53,11 +53,7 @@ impl<T> MultiLock<T> {
         locks.sort_by(|one, other| order(one).cmp(&order(other)));
         let mut kept: Vec<LockBuilder<T>> = Vec::with_capacity(locks.len());
         for lock in locks {
-            let mut same_name = kept
-                .iter()
-                .rev()
-                .take_while(|kept| has_name_of(kept, &lock));
-            if !same_name.any(|kept| is_same(kept, &lock)) {
+            if !kept.iter().any(|kept| is_same(kept, &lock)) {
                 kept.push(lock);
             }
         }
@@ -144,15 +140,13 @@ fn order<T>(lock: &LockBuilder<T>) -> (&str, &'static str, bool, Reverse<u32>) {
     (&lock.options().name, server, is_shared, Reverse(take))
 }
 
-fn has_name_of<T>(one: &LockBuilder<T>, other: &LockBuilder<T>) -> bool {
-    one.options().name == other.options().name
-}
-
-/// Returns true if these are claims of the same lock of one manager. They have the same name.
+/// Returns true if these are claims of the same lock of one manager.
 fn is_same<T>(one: &LockBuilder<T>, other: &LockBuilder<T>) -> bool {
-    let is_exclusive = |lock: &LockBuilder<T>| lock.options().claim == Claim::Exclusive;
-    Arc::ptr_eq(one.manager().engine(), other.manager().engine())
-        && is_exclusive(one) == is_exclusive(other)
+    let lock_of = |lock: &LockBuilder<T>| {
+        let options = lock.options();
+        (Arc::clone(&options.name), options.claim == Claim::Exclusive)
+    };
+    Arc::ptr_eq(one.manager().engine(), other.manager().engine()) && lock_of(one) == lock_of(other)
 }
 
 /// Completes when the first of these locks is lost. `None` without any lock.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::api::builder::{LockBuilder, Ran};
 use crate::api::guard::LockGuard;
-use crate::shared::error::{BackendError, LockError};
+use crate::shared::error::LockError;
 use crate::shared::retry::until_executed;
 
 /// The result of [`LockBuilder::once_per`].
@@ -101,10 +101,7 @@ impl LockGuard {
         let hold = self.hold();
         let (backend, clock) = (&*hold.engine.backend, &*hold.engine.clock);
         let limit = backend.properties().response_limit;
-        let begin = async || match backend.extras().periods {
-            Some(periods) => (periods.begin_period(hold.name(), hold.release.nonce, period)).await,
-            None => Err(BackendError::permanent("this back end has no periods")),
-        };
+        let begin = || backend.begin_period(hold.name(), hold.request.nonce, period);
         self.ask("begin a period of", until_executed(limit, clock, begin))
             .await
     }

@@ -6,17 +6,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Admin, Attempt, Backend, Changed, Claim, Contender, Extras, Fence, Fencing, Grant, Nudge,
-    NumberKey, NumberRequest, Numbers, Periods, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request, Sealed,
+    Admin, Attempt, Backend, Changed, Claim, Contender, Fencing, Grant, Nudge, NumberKey,
+    NumberRequest, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::claims::LockView;
 use crate::shared::error::{BackendError, LostReason, was_answered};
 use crate::shared::nonce::Nonce;
 use crate::shared::source::SourceId;
-use crate::shared::tables::Tables;
 use crate::shared::token::Token;
 use crate::shared::topics::Listener;
+
+mod locks;
+mod numbers;
+mod tables;
+
+pub(crate) use tables::Tables;
 
 /// A kind of request. It selects the requests that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,11 +93,8 @@ impl<S: InProcess> Backend for S {
         }
     }
 
-    fn extras(&self) -> Extras<'_> {
-        Extras {
-            periods: Some(self),
-            numbers: Some(self),
-        }
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -106,15 +107,15 @@ impl<S: InProcess> Backend for S {
         })
     }
 
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+    async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {
         let renewals = renewals.to_vec();
         let renew = move |tables: &Tables| tables.renew(&renewals);
         self.ask(Question::Renew, renew).await
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
-        let request = request.clone();
-        let release = move |tables: &Tables| tables.release(&request, !S::REMEMBERS.is_zero());
+    async fn release(&self, request: &Request, unclear: bool) -> Result<Release, BackendError> {
+        let (request, buries) = (request.clone(), !S::REMEMBERS.is_zero());
+        let release = move |tables: &Tables| tables.release(&request, unclear, buries);
         self.ask(Question::Release, release).await
     }
 
@@ -134,20 +135,6 @@ impl<S: InProcess> Backend for S {
 }
 
 #[async_trait]
-impl<S: InProcess> Periods for S {
-    async fn begin_period(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        period: Duration,
-    ) -> Result<Option<Duration>, BackendError> {
-        let name = name.to_owned();
-        let begin = move |tables: &Tables| tables.periods.begin(tables.now(), &name, nonce, period);
-        self.ask(Question::Period, begin).await
-    }
-}
-
-#[async_trait]
 impl<S: InProcess> Numbers for S {
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
         let request = request.clone();
@@ -156,10 +143,10 @@ impl<S: InProcess> Numbers for S {
     }
 
     async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError> {
-        let mut changed = self.tables().numbers.changed.listen(&key.topic());
+        let mut changed = self.tables().listen_to_number(key);
         let value = || {
             let key = key.clone();
-            let value = move |tables: &Tables| tables.numbers.value(tables.now(), &key);
+            let value = move |tables: &Tables| tables.number(&key);
             self.ask(Question::Read, value)
         };
         let first = value().await?;
@@ -177,7 +164,7 @@ impl<S: InProcess> Numbers for S {
 
     async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
         let name = name.to_owned();
-        let tokens = move |tables: &Tables| tables.shares.tokens(tables.now(), &name);
+        let tokens = move |tables: &Tables| tables.tokens(&name);
         self.ask(Question::Read, tokens).await
     }
 
@@ -210,6 +197,17 @@ impl<S: InProcess> Admin for S {
         let revoke = move |tables: &Tables| tables.revoke(&name, nonce, claim, buries);
         self.ask(Question::Revoke, revoke).await
     }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let name = name.to_owned();
+        let begin = move |tables: &Tables| tables.begin_period(&name, nonce, period);
+        self.ask(Question::Period, begin).await
+    }
 }
 
 struct InProcessContender<S> {
@@ -225,33 +223,30 @@ impl<S: InProcess> Sealed for InProcessContender<S> {}
 #[async_trait]
 impl<S: InProcess> Contender for InProcessContender<S> {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
-        let (request, lease) = (self.request.clone(), self.request.lease);
+        let request = self.request.clone();
         let fallback = self.client.fallback(request.claim);
         let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
         let source = self.client.source();
         let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
         let answer = self.client.ask(Question::Acquire, move |tables| {
-            tables.acquire(&request, fallback.saturating_mul(3), candidate, is_fixed)
+            tables.acquire(&request, fallback, candidate, is_fixed)
         });
         let answer = answer.await;
         if was_answered(&answer) {
             // This answer is only about this request. An earlier one may still be on its way.
             self.is_unanswered = was_unanswered;
         }
-        let already_released = || BackendError::permanent("this acquisition was already released");
-        let answer = answer?.ok_or_else(already_released)?;
+        let mut attempt = answer??;
+        let fence = match &mut attempt {
+            Attempt::Held(Grant { fence, .. }) => fence.as_mut(),
+            _ => None,
+        };
         // A request for permits that was not granted is in their queue.
-        self.left_something = answer.is_ok() || self.request.claim != Claim::Exclusive;
-        Ok(match answer {
-            Ok((token, id)) => Attempt::Held(Grant {
-                fence: Some(Fence {
-                    token,
-                    source: source.saw(&id),
-                }),
-                lease,
-            }),
-            Err(denied) => denied.attempt(fallback),
-        })
+        self.left_something = fence.is_some() || self.request.claim != Claim::Exclusive;
+        if let Some(fence) = fence {
+            fence.source = source.saw(&fence.source);
+        }
+        Ok(attempt)
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {

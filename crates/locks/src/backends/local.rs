@@ -9,12 +9,11 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_process::{InProcess, Question};
+use super::in_process::{InProcess, Question, Tables};
 use crate::backend::{Claim, Nudge};
 use crate::shared::clock::{Clock, default_clock};
 use crate::shared::error::BackendError;
 use crate::shared::source::SourceId;
-use crate::shared::tables::Tables;
 
 /// How often a waiter for permits asks, and a waiter for a number looks whether it has expired.
 const FALLBACK: Duration = Duration::from_secs(1);
@@ -54,7 +53,7 @@ impl LocalBackend {
     /// Returns how many numbers, latches and gates of barriers exist.
     #[must_use]
     pub fn stored_numbers(&self) -> usize {
-        self.0.tables.numbers.len(self.0.tables.now())
+        self.0.tables.stored_numbers()
     }
 }
 

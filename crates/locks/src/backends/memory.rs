@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::in_process::InProcess;
 pub use super::in_process::Question;
+use super::in_process::{InProcess, Tables};
 use crate::backend::{Claim, Nudge};
 use crate::shared::clock::Clock;
 use crate::shared::error::BackendError;
@@ -21,7 +21,6 @@ use crate::shared::managers::Managers;
 use crate::shared::nonce::REMEMBERED;
 use crate::shared::setters::setters;
 use crate::shared::source::SourceId;
-use crate::shared::tables::Tables;
 
 mod server;
 
@@ -143,7 +142,7 @@ impl InProcess for MemoryBackend {
             let answer = if fate == Fate::Refused {
                 Err(BackendError::transient("the server refuses").refused())
             } else {
-                Ok(server.execute(answer))
+                Ok(answer(&server.tables))
             };
             if fate == Fate::AnswerLost {
                 return;

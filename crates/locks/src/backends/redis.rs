@@ -38,8 +38,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Backend, Claim, Contender, Extras, Nudge, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request, Sealed,
+    Backend, Claim, Contender, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::managers::Managers;
@@ -56,7 +55,6 @@ mod eviction;
 mod fence;
 mod hosts;
 mod numbers;
-mod periods;
 mod permits;
 pub mod redlock;
 mod renewals;
@@ -216,13 +214,11 @@ impl Redis {
 
 impl Redis {
     /// Returns what [`loss`] reads, and why no waiter could be woken.
-    async fn release_lock(&self, request: &ReleaseRequest) -> Result<(i64, String), BackendError> {
-        let ReleaseRequest {
-            name,
-            nonce,
-            unclear,
-            ..
-        } = request;
+    async fn release_lock(
+        &self,
+        Request { name, nonce, .. }: &Request,
+        unclear: bool,
+    ) -> Result<(i64, String), BackendError> {
         let mut arguments = vec![nonce.to_string()];
         arguments.extend(unclear.then(|| "unclear".to_owned()));
         let keys = [self.lock_key(name), self.tombstone_key(name, *nonce)];
@@ -261,18 +257,15 @@ impl Backend for RedisBackend {
         }
     }
 
-    fn extras(&self) -> Extras<'_> {
-        Extras {
-            periods: Some(self),
-            numbers: Some(self),
-        }
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(RedisContender::new(Arc::clone(&self.0), request))
     }
 
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+    async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {
         let all = self.0.renew_each(renewals).await;
         let answers = all.iter();
         if let Some(error) = answers.clone().find_map(|answer| answer.as_ref().err()) {
@@ -281,17 +274,17 @@ impl Backend for RedisBackend {
             }
             tracing::debug!(%error, "some of the locks were not renewed");
         }
-        let renewed = |(answer, renewal): (&Result<i64, _>, &Renewal)| match answer {
+        let renewed = |(answer, renewal): (&Result<i64, _>, &Request)| match answer {
             Ok(held) => loss(*held).map_or(Renewed::Held(renewal.lease), Renewed::Gone),
             Err(_) => Renewed::Unknown,
         };
         Ok(answers.zip(renewals).map(renewed).collect())
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+    async fn release(&self, request: &Request, unclear: bool) -> Result<Release, BackendError> {
         let (released, refused) = match request.claim {
-            Claim::Exclusive => self.0.release_lock(request).await?,
-            Claim::Permits { .. } => self.0.release_permits(request).await?,
+            Claim::Exclusive => self.0.release_lock(request, unclear).await?,
+            Claim::Permits { .. } => self.0.release_permits(request, unclear).await?,
         };
         if !refused.is_empty() && !self.0.is_publish_refused.swap(true, Ordering::Relaxed) {
             tracing::warn!(

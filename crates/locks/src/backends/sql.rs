@@ -47,11 +47,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Backend, Contender, Extras, Nudge, Properties, Release, ReleaseRequest, Renewal, Renewed,
-    Request, Sealed,
+    Backend, Contender, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::lock::lock;
@@ -65,16 +66,12 @@ mod connections;
 mod contender;
 mod errors;
 pub mod fence;
-mod mysql;
-mod periods;
-mod postgres;
 mod session;
-mod sqlite;
 mod wakeups;
 
 use connections::{Connected, Connections, Database, Use};
 use contender::SqlContender;
-use session::reason;
+use session::{Session, mysql, postgres, reason, sqlite};
 use wakeups::WakeUps;
 
 /// The statements that create the tables on PostgreSQL, for a migration of yours.
@@ -227,6 +224,16 @@ impl Sql {
         self.connections.get(&self.source, what_for).await
     }
 
+    /// Sends a request over such a connection.
+    async fn ask<T: Send + 'static>(
+        &self,
+        what_for: Use,
+        request: impl for<'a> FnOnce(&'a mut Session) -> BoxFuture<'a, sqlx::Result<T>> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let connected = self.connected(what_for).await?;
+        self.connections.send(connected, request).await
+    }
+
     /// Removes rows that have no use, in a task, if it is time: the next local waiter does not wait for
     /// that. A sweep that failed is repeated at the next time.
     fn sweep_if_due(self: &Arc<Self>) {
@@ -246,14 +253,11 @@ impl Sql {
     }
 
     async fn sweep(&self) -> Result<(), BackendError> {
-        loop {
-            let connected = self.connected(Use::MayQueue).await?;
-            let sweep = self.connections.send(connected, |session| session.sweep());
-            let may_have_left_more = sweep.await?;
-            if !may_have_left_more {
-                return Ok(());
-            }
-        }
+        while self
+            .ask(Use::MayQueue, |session| session.sweep().boxed())
+            .await?
+        {}
+        Ok(())
     }
 }
 
@@ -271,21 +275,18 @@ impl Backend for SqlBackend {
         }
     }
 
-    fn extras(&self) -> Extras<'_> {
-        Extras {
-            periods: Some(self),
-            numbers: None,
-        }
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        None
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(SqlContender::new(Arc::clone(&self.0), request))
     }
 
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+    async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {
         // Nearly always all leases are the same.
         let mut by_lease: BTreeMap<i64, (Vec<String>, Vec<String>)> = BTreeMap::new();
-        for Renewal {
+        for Request {
             name, nonce, lease, ..
         } in renewals
         {
@@ -295,10 +296,9 @@ impl Backend for SqlBackend {
         }
         let (mut held, mut gone) = (HashSet::new(), Vec::new());
         for (lease, (names, nonces)) in by_lease {
-            let connected = self.0.connected(Use::Urgent).await?;
             let (asked, locks) = (names.clone(), names.len());
-            let renewed = self.0.connections.send(connected, move |session| {
-                Box::pin(async move { session.renew(&names, &nonces, lease).await })
+            let renewed = self.0.ask(Use::Urgent, move |session| {
+                async move { session.renew(&names, &nonces, lease).await }.boxed()
             });
             let renewed = renewed.await?;
             // A lock is seldom lost, so a renewal normally does not ask why.
@@ -307,7 +307,7 @@ impl Backend for SqlBackend {
             }
             held.extend(renewed);
         }
-        let renewed = |renewal: &Renewal| {
+        let renewed = |renewal: &Request| {
             let nonce = renewal.nonce.to_string();
             if held.contains(&nonce) {
                 Renewed::Held(renewal.lease)
@@ -318,19 +318,18 @@ impl Backend for SqlBackend {
         Ok(renewals.iter().map(renewed).collect())
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+    async fn release(&self, request: &Request, unclear: bool) -> Result<Release, BackendError> {
         let (name, nonce) = (escaped(&request.name), request.nonce.to_string());
-        let unclear = request.unclear;
-        let connected = self.0.connected(Use::Urgent).await?;
         let (asked, wanted) = (vec![name.clone()], nonce.clone());
-        let released = self.0.connections.send(connected, move |session| {
-            Box::pin(async move {
+        let released = self.0.ask(Use::Urgent, move |session| {
+            let release = async move {
                 if unclear {
                     session.bury(&name, &nonce).await
                 } else {
                     session.release(&name, &nonce).await
                 }
-            })
+            };
+            release.boxed()
         });
         let was_held = released.await?;
         self.0.sweep_if_due();

@@ -43,8 +43,7 @@ use futures_util::future::join_all;
 use zookeeper_client::{Error, MultiWriteError};
 
 use crate::backend::{
-    Backend, Claim, Contender, Extras, Nudge, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request, Sealed,
+    Backend, Claim, Contender, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
@@ -57,7 +56,6 @@ mod contender;
 mod fence;
 mod names;
 mod numbers;
-mod periods;
 mod places;
 mod session;
 mod turn;
@@ -131,7 +129,6 @@ struct Batch<'a> {
     places: Vec<(usize, String)>,
 }
 
-/// The result of a check.
 fn renewed(session: &Session, checked: Result<(), MultiWriteError>) -> Renewed {
     match checked.map_err(Error::from) {
         Ok(()) => Renewed::Held(session.lease()),
@@ -158,11 +155,8 @@ impl Backend for ZooKeeperBackend {
         }
     }
 
-    fn extras(&self) -> Extras<'_> {
-        Extras {
-            periods: Some(self),
-            numbers: Some(self),
-        }
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        Some(self)
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
@@ -173,8 +167,8 @@ impl Backend for ZooKeeperBackend {
         })
     }
 
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
-        let place = |renewal: &Renewal| self.0.places.get(renewal.nonce);
+    async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {
+        let place = |renewal: &Request| self.0.places.get(renewal.nonce);
         let places: Vec<_> = renewals.iter().map(place).collect();
         // Normally all belong to the current session.
         let mut batches: Vec<Batch<'_>> = Vec::new();
@@ -216,7 +210,7 @@ impl Backend for ZooKeeperBackend {
         Ok(renewed)
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+    async fn release(&self, request: &Request, _: bool) -> Result<Release, BackendError> {
         let nonce = request.nonce;
         let Some(place) = self.0.places.get(nonce) else {
             return Ok(Release::NotHeld(LostReason::Stolen));
@@ -231,7 +225,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
-        let renewal = Renewal {
+        let renewal = Request {
             name: name.into(),
             nonce,
             lease: Duration::ZERO,

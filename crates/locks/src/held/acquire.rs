@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, Span};
+use tracing::field::{Empty, debug};
+use tracing::{Instrument, Span, debug_span};
 
-use crate::backend::{Attempt, Claim, Contender, Grant, ReleaseRequest, Request};
+use crate::backend::{Attempt, Claim, Contender, Grant, Request};
 use crate::held::engine::Engine;
 use crate::held::hold::Hold;
 use crate::held::options::Options;
 use crate::held::queue::{Entered, LocalQueues, Turn};
-use crate::held::release::{Done, ReleaseJob};
-use crate::held::span;
+use crate::held::release::ReleaseJob;
 use crate::shared::clock::Moment;
 use crate::shared::error::{BackendError, LockError};
 use crate::shared::metrics::{AttemptOutcome, NotAcquired};
@@ -34,7 +34,14 @@ pub(crate) async fn acquire(
     let abandoned = engine.closed.child_token();
     let (answer, outcome) = oneshot::channel();
     engine.hooks.report(|hooks| hooks.started(options.label));
-    let span = span::acquisition(&options);
+    // It costs no allocation if no subscriber wants it.
+    let span = debug_span!(
+        "acquire_lock",
+        lock = %options.name,
+        label = options.label,
+        waited = Empty,
+        outcome = Empty,
+    );
     let acquisition = Acquisition {
         started: engine.clock.now(),
         engine: Arc::clone(engine),
@@ -130,7 +137,7 @@ impl Acquisition {
         };
         let hooks = &self.engine.hooks;
         hooks.report(|hooks| hooks.not_acquired(self.options.label, waited, why));
-        span::end(&self.span, waited, why.name());
+        self.end_span(waited, why.name());
         Err(error)
     }
 
@@ -208,30 +215,37 @@ impl Acquisition {
 
     /// Asks the server until it grants the lock or the wait limit has passed.
     async fn acquire_on_server(&mut self, turn: Turn) -> Result<Arc<Hold>, End> {
-        let nonce = Nonce::random();
-        let mut contender = self.engine.backend.contender(Request {
+        let request = Request {
             name: Arc::clone(&self.options.name),
-            nonce,
+            nonce: Nonce::random(),
             lease: self.options.lease,
             claim: self.options.claim,
-        });
-        let end = match self.contend(contender.as_mut(), &turn).await {
+        };
+        let mut contender = self.engine.backend.contender(request.clone());
+        let contended = self.contend(contender.as_mut(), &turn).await;
+        let unclear = contender.has_unanswered_attempt();
+        let (end, turn) = match contended {
             Ok((grant, sent)) => {
-                let unclear = contender.has_unanswered_attempt();
-                match self.create_hold(self.to_release(nonce, unclear), grant, sent, turn) {
+                match self.create_hold((request.clone(), unclear), grant, sent, turn) {
                     Ok(hold) => return Ok(hold),
                     Err(turn) => {
-                        self.release(self.to_release(nonce, unclear), turn, None);
                         let cause = "the grant arrived when its lease had almost expired";
-                        return Err(End::Unavailable(BackendError::transient(cause)));
+                        (End::Unavailable(BackendError::transient(cause)), turn)
                     }
                 }
             }
-            Err(end) => end,
+            Err(end) => (end, turn),
         };
         if contender.may_have_left_something() {
-            let request = self.to_release(nonce, contender.has_unanswered_attempt());
-            self.clean_up(request, turn, &end).await;
+            let job = ReleaseJob {
+                request,
+                unclear,
+                not_before: None,
+                turn: Some(turn),
+                done: None,
+                metrics: None,
+            };
+            self.clean_up(job, &end).await;
         }
         Err(end)
     }
@@ -240,12 +254,13 @@ impl Acquisition {
     ///
     /// If the lock was busy, this waits up to [`USUAL_ANSWER`] for the release. Otherwise a caller
     /// that retries immediately could wait behind its own old place in the server's queue.
-    async fn clean_up(&self, request: ReleaseRequest, turn: Turn, end: &End) {
+    async fn clean_up(&self, mut job: ReleaseJob, end: &End) {
         if !matches!(end, End::Busy) {
-            return self.release(request, turn, None);
+            return self.engine.release(job);
         }
         let (done, is_done) = oneshot::channel();
-        self.release(request, turn, Some(done));
+        job.done = Some(done);
+        self.engine.release(job);
         let now = self.engine.clock.now();
         tokio::select! {
             biased;
@@ -338,7 +353,7 @@ impl Acquisition {
     /// Turns a grant into a hold with one guard. Fails if the grant arrived too late to be valid.
     fn create_hold(
         &self,
-        release: ReleaseRequest,
+        request: (Request, bool),
         grant: Grant,
         sent: Moment,
         turn: Turn,
@@ -351,36 +366,20 @@ impl Acquisition {
         let turn = (self.options.claim == Claim::Exclusive).then_some(turn);
         let renewal = sent + grant.lease / 3;
         let engine = Arc::clone(&self.engine);
-        let hold = Hold::new(engine, self.options.clone(), release, grant, sent, turn);
+        let hold = Hold::new(engine, self.options.clone(), request, grant, sent, turn);
         let hold = Arc::new(hold);
         self.engine.watchdog.insert(&hold, renewal);
         let waited = self.waited();
         let hooks = &self.engine.hooks;
         hooks.report(|hooks| hooks.acquired(self.options.label, waited, self.contended));
         let outcome = if self.contended { "contended" } else { "free" };
-        span::end(&self.span, waited, outcome);
+        self.end_span(waited, outcome);
         Ok(hold)
     }
 
-    /// The request that will release this acquisition.
-    fn to_release(&self, nonce: Nonce, unclear: bool) -> ReleaseRequest {
-        ReleaseRequest {
-            name: Arc::clone(&self.options.name),
-            nonce,
-            unclear,
-            claim: self.options.claim,
-        }
-    }
-
-    fn release(&self, request: ReleaseRequest, turn: Turn, done: Option<Done>) {
-        self.engine.release(ReleaseJob {
-            request,
-            lease: self.options.lease,
-            not_before: None,
-            turn: Some(turn),
-            done,
-            metrics: None,
-        });
+    fn end_span(&self, waited: Duration, outcome: &'static str) {
+        let waited = self.span.record("waited", debug(waited));
+        waited.record("outcome", outcome);
     }
 
     fn count_attempt(&self, answer: &Result<Attempt, BackendError>) {

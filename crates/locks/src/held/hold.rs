@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::backend::{Grant, ReleaseRequest, Renewal, Renewed};
+use crate::backend::{Grant, Renewed, Request};
 use crate::held::engine::Engine;
 use crate::held::options::{Options, possible_lease};
 use crate::held::queue::Turn;
@@ -21,8 +21,9 @@ use crate::shared::lock::lock;
 pub(crate) struct Hold {
     pub(crate) engine: Arc<Engine>,
     pub(crate) id: u64,
-    /// The request that will release the lock.
-    pub(crate) release: ReleaseRequest,
+    pub(crate) request: Request,
+    /// An attempt to acquire the lock was not answered.
+    unclear: bool,
     pub(crate) grant: Grant,
     pub(crate) acquired_at: Moment,
     options: Options,
@@ -67,11 +68,12 @@ pub(crate) enum RenewalKind {
 }
 
 impl Hold {
-    /// Creates a hold with one guard, from a grant whose request was sent at `sent`.
+    /// Creates a hold with one guard, from a grant whose request was sent at `sent`. An earlier one may be
+    /// `unclear`.
     pub(crate) fn new(
         engine: Arc<Engine>,
         options: Options,
-        release: ReleaseRequest,
+        (request, unclear): (Request, bool),
         grant: Grant,
         sent: Moment,
         turn: Option<Turn>,
@@ -80,7 +82,8 @@ impl Hold {
         let valid_until = options.valid_until(sent, grant.lease, acquired_at);
         Self {
             id: engine.next_hold_id(),
-            release,
+            request,
+            unclear,
             acquired_at,
             state: Mutex::new(State {
                 guards: 1,
@@ -98,7 +101,7 @@ impl Hold {
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.options.name
+        &self.request.name
     }
 
     /// The token for log lines.
@@ -172,12 +175,10 @@ impl Hold {
     }
 
     /// Creates a renewal request, with `lease` or with the lock's own lease.
-    pub(crate) fn renewal(&self, lease: Option<Duration>) -> Renewal {
-        Renewal {
-            name: Arc::clone(self.name()),
-            nonce: self.release.nonce,
-            lease: lease.map_or(self.options.lease, possible_lease),
-            claim: self.release.claim,
+    pub(crate) fn renewal(&self, lease: Option<Duration>) -> Request {
+        Request {
+            lease: lease.map_or(self.request.lease, possible_lease),
+            ..self.request.clone()
         }
     }
 
@@ -228,7 +229,6 @@ impl Hold {
         }
     }
 
-    /// Returns true if `max_renewals` allows another renewal.
     pub(crate) fn may_renew(&self) -> bool {
         self.is_below_limit(&lock(&self.state))
     }
@@ -275,7 +275,7 @@ impl Hold {
             reason,
             LostReason::Stolen | LostReason::Revoked | LostReason::SessionExpired
         );
-        if is_gone && !self.release.unclear {
+        if is_gone && !self.unclear {
             return reason;
         }
         // The margin is the time that running work has to stop.
@@ -332,8 +332,11 @@ impl Hold {
     ) -> ReleaseJob {
         let remaining = self.valid_until().since(self.engine.clock.now());
         ReleaseJob {
-            request: self.release.clone(),
-            lease: remaining.max(self.grant.lease),
+            request: Request {
+                lease: remaining.max(self.grant.lease),
+                ..self.request.clone()
+            },
+            unclear: self.unclear,
             not_before,
             turn,
             done: None,

@@ -59,7 +59,6 @@ impl Jobs {
         })
     }
 
-    /// Runs a job in the returned future.
     pub(crate) fn run(&self, job: impl Future<Output = ()> + Send + 'static) -> Running {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
         let place = Some((job.boxed(), Waker::noop().clone()));

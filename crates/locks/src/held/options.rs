@@ -63,7 +63,7 @@ impl Options {
         {
             return Err(LockError::InvalidPermits { take, of });
         }
-        if self.claim != Claim::Exclusive && backend.extras().numbers.is_none() {
+        if self.claim != Claim::Exclusive && backend.numbers().is_none() {
             let server = backend.properties().name;
             return Err(LockError::Unsupported { server });
         }

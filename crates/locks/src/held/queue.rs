@@ -12,7 +12,6 @@ use tokio::sync::oneshot;
 use crate::shared::clock::Moment;
 use crate::shared::lock::lock;
 
-/// The queues of all lock names.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalQueues {
     queues: Arc<Mutex<HashMap<Arc<str>, LocalQueue>>>,

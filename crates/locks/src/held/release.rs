@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::backend::{Backend, Release, ReleaseRequest};
+use crate::backend::{Backend, Release, Request};
 use crate::held::queue::Turn;
 use crate::shared::clock::{Clock, Moment};
 use crate::shared::error::LostReason;
@@ -30,9 +30,10 @@ pub(crate) type Done = oneshot::Sender<Option<Result<(), LostReason>>>;
 
 #[derive(Debug)]
 pub(crate) struct ReleaseJob {
-    pub(crate) request: ReleaseRequest,
-    /// The requested lease, or the remaining time of an extended one. The server may shorten it.
-    pub(crate) lease: Duration,
+    /// With the requested lease, or the remaining time of an extended one. The server may shorten it.
+    pub(crate) request: Request,
+    /// An attempt to acquire the lock was not answered.
+    pub(crate) unclear: bool,
     /// When the work of a holder that lost its lock must have stopped.
     pub(crate) not_before: Option<Moment>,
     /// Passed on to the next local waiter after the first attempt.
@@ -54,7 +55,7 @@ pub(crate) struct HoldMetrics {
 pub(crate) async fn run(context: ReleaseContext, job: ReleaseJob) {
     let ReleaseJob {
         request,
-        lease,
+        unclear,
         not_before,
         turn,
         done,
@@ -66,7 +67,7 @@ pub(crate) async fn run(context: ReleaseContext, job: ReleaseJob) {
         context.clock.sleep_until(moment).await;
     }
     // Two leases: a late acquire request may take the lock for one more lease.
-    let properties = context.backend.properties();
+    let (properties, lease) = (context.backend.properties(), request.lease);
     let lease = properties.max_lease.map_or(lease, |limit| lease.min(limit));
     let lease = lease.max(properties.session.unwrap_or_default());
     let until = context.clock.now() + lease * 2;
@@ -77,7 +78,7 @@ pub(crate) async fn run(context: ReleaseContext, job: ReleaseJob) {
         // First the answer: after the end of the manager's runtime, its timers panic.
         let answer = tokio::select! {
             biased;
-            answer = context.backend.release(&request) => Some(answer),
+            answer = context.backend.release(&request, unclear) => Some(answer),
             () = context.clock.sleep_until(until) => None,
         };
         // Report to the hooks before the caller learns the result. After a repetition, `NotHeld`

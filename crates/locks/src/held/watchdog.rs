@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Claim, Nudge, Renewal, Renewed};
+use crate::backend::{Claim, Nudge, Renewed, Request};
 use crate::held::hold::{Hold, RenewalKind};
 use crate::held::release::ReleaseContext;
 use crate::shared::clock::Moment;
@@ -108,7 +108,7 @@ impl Watchdog {
     /// Returns how many holds of an exclusive lock there are: none or one.
     pub(crate) fn exclusive(&self, name: &str) -> usize {
         let is_it =
-            |hold: &&Arc<Hold>| hold.release.claim == Claim::Exclusive && **hold.name() == *name;
+            |hold: &&Arc<Hold>| hold.request.claim == Claim::Exclusive && **hold.name() == *name;
         self.all().iter().filter(is_it).count()
     }
 
@@ -193,7 +193,7 @@ impl Watchdog {
         batch: Vec<Arc<Hold>>,
         kind: RenewalKind,
     ) {
-        let renewals: Vec<Renewal> = batch.iter().map(|hold| hold.renewal(None)).collect();
+        let renewals: Vec<Request> = batch.iter().map(|hold| hold.renewal(None)).collect();
         let shortest = batch.iter().map(|hold| hold.grant.lease).min();
         let sent = context.clock.now();
         let timeout = context

@@ -1,18 +1,12 @@
-//! Shared numbers: what a back end stores for counters, latches and barriers, and a table of them in
-//! memory, used by the back ends `local` and `memory`.
+//! Shared numbers: what a back end stores for counters, latches and barriers.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+#[cfg(feature = "zookeeper")]
+use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::shared::clock::Moment;
 use crate::shared::error::BackendError;
-use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
-use crate::shared::topics::Topics;
-
-/// The fewest numbers at which the table looks for expired ones.
-const PRUNE_FROM: usize = 64;
 
 /// Identifies a number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -111,105 +105,4 @@ pub struct Changed {
     pub value: i64,
     /// False if the number was not the expected one.
     pub is_changed: bool,
-}
-
-/// Numbers in memory.
-#[derive(Debug, Default)]
-pub(crate) struct NumberTable {
-    rows: Mutex<Rows>,
-    pub(crate) changed: Topics,
-}
-
-#[derive(Debug, Default)]
-struct Rows {
-    numbers: HashMap<NumberKey, Row>,
-    /// The number of rows at which to look for expired ones.
-    prune_at: usize,
-    answers: HashMap<Nonce, Changed>,
-    /// When to forget the answers, in that order.
-    forget: VecDeque<(Moment, Nonce)>,
-}
-
-#[derive(Debug)]
-struct Row {
-    value: i64,
-    expires_at: Option<Moment>,
-}
-
-impl Row {
-    fn is_live(&self, now: Moment) -> bool {
-        self.expires_at.is_none_or(|end| now < end)
-    }
-}
-
-impl NumberTable {
-    /// Changes a number, and remembers the answer for this long.
-    pub(crate) fn change(
-        &self,
-        now: Moment,
-        request: &NumberRequest,
-        remember: Duration,
-    ) -> Result<Changed, BackendError> {
-        let mut rows = lock(&self.rows);
-        rows.forget_old_answers(now);
-        if let Some(answer) = rows.answers.get(&request.nonce) {
-            return Ok(*answer);
-        }
-        let value = rows.value(now, &request.key);
-        let next = request.change.apply(value)?;
-        if matches!(request.change, Change::Remove { .. }) {
-            if next.is_some() {
-                rows.numbers.remove(&request.key);
-            }
-        } else if let Some(value) = next {
-            let expires_at = request.keep.map(|keep| now + keep);
-            let row = Row { value, expires_at };
-            rows.numbers.insert(request.key.clone(), row);
-            rows.prune(now);
-        }
-        let answer = Changed {
-            value: next.unwrap_or(value),
-            is_changed: next.is_some(),
-        };
-        if !remember.is_zero() {
-            rows.answers.insert(request.nonce, answer);
-            rows.forget.push_back((now + remember, request.nonce));
-        }
-        Ok(answer)
-    }
-
-    pub(crate) fn value(&self, now: Moment, key: &NumberKey) -> i64 {
-        lock(&self.rows).value(now, key)
-    }
-
-    /// Returns how many numbers there are.
-    pub(crate) fn len(&self, now: Moment) -> usize {
-        let rows = lock(&self.rows);
-        rows.numbers.values().filter(|row| row.is_live(now)).count()
-    }
-
-    pub(crate) fn clear(&self) {
-        *lock(&self.rows) = Rows::default();
-    }
-}
-
-impl Rows {
-    fn value(&self, now: Moment, key: &NumberKey) -> i64 {
-        let row = self.numbers.get(key).filter(|row| row.is_live(now));
-        row.map_or(0, |row| row.value)
-    }
-
-    fn forget_old_answers(&mut self, now: Moment) {
-        while let Some((_, nonce)) = self.forget.pop_front_if(|(end, _)| *end <= now) {
-            self.answers.remove(&nonce);
-        }
-    }
-
-    /// Removes expired numbers if there are twice as many as after the last time.
-    fn prune(&mut self, now: Moment) {
-        if self.numbers.len() >= self.prune_at.max(PRUNE_FROM) {
-            self.numbers.retain(|_, row| row.is_live(now));
-            self.prune_at = self.numbers.len() * 2;
-        }
-    }
 }

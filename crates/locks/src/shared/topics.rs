@@ -9,7 +9,6 @@ use tokio::sync::watch;
 
 use crate::shared::lock::lock;
 
-/// All topics of a back end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Topics(Arc<Mutex<HashMap<String, watch::Sender<u64>>>>);
 

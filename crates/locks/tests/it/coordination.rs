@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use stocklock_locks::backend::{Change, NumberKey, NumberRequest, Numbers as _};
+use stocklock_locks::backend::{Change, Numbers as _};
 use stocklock_locks::memory::Question;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
@@ -16,11 +16,10 @@ use crate::rig::redis::{RedisRig, run};
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{
-    Faults as _, NumberFaults as _, Rig as _, RigExt as _, TokenRig, eventually, meet,
+    Faults as _, NumberFaults as _, Rig as _, RigExt as _, TokenRig, change, eventually, meet,
 };
 use crate::support::holder::Holder;
 
-/// Long enough for a busy machine.
 const LONG: Duration = Duration::from_mins(1);
 
 #[tokio::test(start_paused = true)]
@@ -160,13 +159,7 @@ async fn barrier_and_removed_latch_leave_no_node() {
 async fn change_forgotten_by_zookeeper_is_reported_as_unknown() {
     let rig = ZooKeeperRig::start().await;
     let (backend, other) = (rig.backend(), rig.past_the_proxy());
-    let request = || {
-        let key = NumberKey {
-            kind: "number",
-            name: "hits".into(),
-        };
-        NumberRequest::new(key, Change::Add(1), None)
-    };
+    let request = || change("hits", Change::Add(1));
     // Connects, and creates the node.
     backend.change(&request()).await.unwrap();
     other.number("hits").set(7_770).await.unwrap();
@@ -199,11 +192,7 @@ async fn change_forgotten_by_zookeeper_is_reported_as_unknown() {
 async fn change_removed_from_zookeeper_is_reported_as_unknown() {
     let rig = ZooKeeperRig::start().await;
     let (backend, other) = (rig.backend(), rig.past_the_proxy());
-    let key = NumberKey {
-        kind: "number",
-        name: "removed".into(),
-    };
-    let request = NumberRequest::new(key, Change::Add(1), None);
+    let request = change("removed", Change::Add(1));
     let number = other.number("removed");
     number.set(6_660).await.unwrap();
     rig.lose_change_answer(6_661).await;

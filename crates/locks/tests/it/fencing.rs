@@ -43,7 +43,6 @@ async fn write_of_paused_holder_is_refused_by_sql(
     assert_eq!(rig.write_account(&next, 4).await, 1);
 }
 
-/// Runs the script with this command.
 async fn fenced(rig: &RedisRig, guard: &LockGuard, command: &[&str]) -> (bool, redis::Value) {
     redis::Script::new(FENCED_COMMAND)
         .key("{account}:fence")

@@ -24,7 +24,6 @@ use crate::rig::{eventually, use_lock};
 
 const MILLION: usize = 1_000_000;
 
-/// The resources of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Inventory {
     threads: usize,

@@ -77,11 +77,11 @@ async fn unreachable_server_is_named_in_one_line() {
 #[tokio::test]
 async fn refused_redis_password_is_permanent_and_never_shown() {
     let rig = RedisRig::start().await;
-    let url = format!("redis://:{SECRET}@{}/", rig.server.address());
+    let url = format!("redis://:{SECRET}@{}/", rig.server().address());
     for require in ["other", ""] {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("requirepass").arg(require);
-        let url_with_password = format!("redis://:other@{}/", rig.server.address());
+        let url_with_password = format!("redis://:other@{}/", rig.server().address());
         let direct = if require.is_empty() {
             connect_to_redis(&url_with_password).await
         } else {

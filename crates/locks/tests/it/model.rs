@@ -14,7 +14,7 @@ use stocklock_testkit::assert_matches;
 use stocklock_testkit::run::rng;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::rig::{Counts, eventually, hand_over};
+use crate::rig::{Counts, eventually, hand_over, loss};
 
 mod admin;
 mod limits;
@@ -301,8 +301,7 @@ async fn run_returns_output_and_loss_found_at_release() {
         42
     });
     let ran = run.await.unwrap();
-    let reason = LostReason::Stolen;
-    assert_matches!(ran.release, ReleaseOutcome::AlreadyLost { reason: found, .. } if *found == reason);
+    assert_eq!(loss(ran.release), Some(LostReason::Stolen));
     assert_eq!(ran.output, 42);
 }
 

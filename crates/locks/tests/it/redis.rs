@@ -3,20 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stocklock_locks::LockManager;
-use stocklock_locks::backend::{Backend, Renewed};
+use stocklock_locks::backend::{Backend, Renewed, Request};
 use stocklock_locks::redis::RedisBackend;
+use stocklock_locks::{LockManager, LostReason};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
 
 use crate::rig::redis::{RedisRig, run};
-use crate::rig::{Rig, RigExt, released, renewal, request, source_of};
+use crate::rig::{Rig, RigExt, request, revoke_holder, source_of};
 
 mod client;
 mod cluster;
 mod permits;
 mod refusals;
-mod revocations;
 mod sentinel;
 mod wakeups;
 
@@ -64,47 +63,57 @@ async fn attempt_without_connection_needs_no_release() {
     assert!(!contender.may_have_left_something());
 }
 
-/// An acquire request arrives after the release of the same nonce.
+/// The holder relies on the longest lease that a request was granted. A first attempt may arrive after that.
 #[tokio::test]
-async fn acquire_that_arrives_after_its_release_takes_nothing() {
-    let rig = RedisRig::start().await;
-    let (backend, request) = (rig.backend(), request("late", rig.lease()));
-    let release = released("late", request.nonce);
-    backend.release(&release).await.unwrap();
-    backend.contender(request).attempt().await.unwrap_err();
-    assert_eq!(rig.left().await, 0);
-}
-
-/// The holder relies on the longer lease that an earlier request was granted.
-#[tokio::test]
-async fn renewal_with_shorter_lease_keeps_the_longer_one() {
+async fn renewal_and_late_attempt_keep_the_longer_lease() {
     let rig = RedisRig::start().await;
     let (backend, long) = (rig.backend(), Duration::from_mins(1));
-    let request = request("long", long);
-    let mut renewal = renewal(&request);
-    renewal.lease = rig.lease();
-    backend.contender(request).attempt().await.unwrap();
-    let renewed = backend.renew(&[renewal]).await.unwrap();
-    assert_matches!(renewed[..], [Renewed::Held(_)]);
-    let left: u64 = rig.run("PTTL lock{long}").await;
-    assert!(Duration::from_millis(left) > long / 2, "{left} ms");
+    let short = request("long", rig.lease());
+    let renew = async |lease| {
+        let renewal = Request {
+            lease,
+            ..short.clone()
+        };
+        let renewed = backend.renew(&[renewal]).await.unwrap();
+        assert_matches!(renewed[..], [Renewed::Held(_)]);
+    };
+    let mut contender = backend.contender(short.clone());
+    contender.attempt().await.unwrap();
+    renew(long).await;
+    renew(short.lease).await;
+    let keeps = async || {
+        let left: u64 = rig.run("PTTL lock{long}").await;
+        assert!(Duration::from_millis(left) > long / 2, "{left} ms");
+    };
+    keeps().await;
+    contender.attempt().await.unwrap();
+    keeps().await;
 }
 
-/// A first attempt may arrive after the holder has extended its lease.
+/// The last token stays, and the note expires.
 #[tokio::test]
-async fn late_attempt_keeps_longer_lease() {
+async fn revocation_keeps_last_token_and_expires() {
     let rig = RedisRig::start().await;
-    let (backend, long) = (rig.backend(), Duration::from_mins(1));
-    let request = request("long", rig.lease());
-    let mut renewal = renewal(&request);
-    renewal.lease = long;
-    let mut contender = backend.contender(request);
-    contender.attempt().await.unwrap();
-    let renewed = backend.renew(&[renewal]).await.unwrap();
-    assert_matches!(renewed[..], [Renewed::Held(_)]);
-    contender.attempt().await.unwrap();
-    let left: u64 = rig.run("PTTL lock{long}").await;
-    assert!(Duration::from_millis(left) > long / 2, "{left} ms");
+    let mut direct = rig.direct().await;
+    let (one, operator) = (rig.manager(), rig.manager());
+    let guard = one
+        .lock("sku:42")
+        .lease(Duration::from_secs(6))
+        .acquire()
+        .await
+        .unwrap();
+    // The last token is an hour ahead of the clock, as if the clock was set back by an hour.
+    let ahead = guard.token().get() + 3_600_000_000;
+    let set = format!("SET lock{{sku:42}}:token {ahead}");
+    run::<String>(&mut direct, &set).await;
+    let nonce = revoke_holder(operator.lock("sku:42")).await;
+    let next = operator.lock("sku:42").acquire().await.unwrap();
+    assert_eq!(next.token().get(), ahead + 1);
+    assert_eq!(guard.lost().await, LostReason::Revoked);
+    let left = format!("PTTL lock{{sku:42}}:gone:{nonce}");
+    let left: i64 = run(&mut direct, &left).await;
+    assert!((60_000..=120_000).contains(&left), "{left}");
+    next.release().await;
 }
 
 /// Redis loses its data. Tokens that this process compares must stay comparable.
@@ -166,19 +175,9 @@ async fn free_lock_costs_two_scripts_of_seven_calls() {
     for name in ["one", "two", "one"] {
         token(&manager, name).await;
     }
-    let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
-    let mut calls = BTreeMap::new();
-    for line in stats.lines() {
-        let found = line
-            .strip_prefix("cmdstat_")
-            .and_then(|line| line.split_once(":calls="));
-        if let Some((command, rest)) = found {
-            let number = rest.split(',').next().unwrap();
-            calls.insert(command, number.parse::<u32>().unwrap());
-        }
-    }
+    let mut calls = rig.calls().await;
     // Ignore the commands of the direct connections.
-    calls.retain(|command, _| !command.starts_with("client") && *command != "config|resetstat");
+    calls.retain(|command, _| !command.starts_with("client") && command != "config|resetstat");
     let expected = [
         ("del", 3),
         ("evalsha", 6),
@@ -187,5 +186,6 @@ async fn free_lock_costs_two_scripts_of_seven_calls() {
         ("set", 6),
         ("time", 3),
     ];
+    let expected = expected.map(|(command, calls)| (command.to_owned(), calls));
     assert_eq!(calls, BTreeMap::from(expected));
 }

@@ -13,14 +13,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::rig::redlock::RedLockRig;
 use crate::rig::{
-    Faults as _, Rig as _, RigExt as _, eventually, renewal, request, try_lock, use_lock,
+    Faults as _, Rig as _, RigExt as _, eventually, request, try_lock, use_lock,
     wait_until_nothing_is_left,
 };
 
 mod silence;
 mod votes;
 
-/// More than a busy machine needs for a few requests.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Writes a key on one master, as another client's request would.
@@ -34,7 +33,6 @@ async fn get(rig: &RedLockRig, master: usize, name: &str) -> Option<String> {
     rig.masters[master].run(&get).await
 }
 
-/// The vote of another client.
 fn foreign_vote() -> String {
     format!("{}1", "f".repeat(32))
 }
@@ -227,16 +225,8 @@ async fn vote_of_an_earlier_attempt_does_not_count() {
     for master in 0..2 {
         set(&rig, master, "late", &format!("{}1", request.nonce)).await;
     }
-    let renewed = backend.renew(&[renewal(&request)]).await.unwrap();
+    let renewed = backend.renew(&[request]).await.unwrap();
     assert_eq!(renewed, [Renewed::Gone(LostReason::Stolen)]);
-}
-
-/// How many scripts a master has run by their hash.
-async fn scripts(rig: &RedLockRig, master: usize) -> u64 {
-    let info: String = rig.masters[master].run("INFO commandstats").await;
-    let calls = info.split("cmdstat_evalsha:calls=").nth(1);
-    let calls = calls.and_then(|rest| rest.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
 /// The connection is cut before the request arrives at the master. It arrives after the release.
@@ -253,9 +243,9 @@ async fn late_request_gets_no_vote_after_the_release() {
     // The tombstone.
     let buried = async || rig.masters[2].keys("redlock{late}:gone:*").await.len() == 1;
     eventually("the release arrives", SOON, buried).await;
-    let before = scripts(&rig, 2).await;
+    let before = rig.masters[2].scripts().await;
     drop(late);
-    let arrived = async || scripts(&rig, 2).await == before + 1;
+    let arrived = async || rig.masters[2].scripts().await == before + 1;
     eventually("the late request arrives", SOON, arrived).await;
     assert_eq!(rig.votes("late").await, 0);
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
-use stocklock_locks::backend::{Claim, Fencing, ReleaseRequest, Renewal, Request};
+use stocklock_locks::backend::{Change, Claim, Fencing, NumberKey, NumberRequest, Request};
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::coordination::Barrier;
 use stocklock_locks::metrics::{AttemptOutcome, LockHooks};
 use stocklock_locks::{
     Claimant, LockBuilder, LockError, LockGuard, LockManager, LostReason, ManagerBuilder, Nonce,
-    Token,
+    ReleaseOutcome, Token,
 };
 pub(crate) use stocklock_testkit::eventually;
 use stocklock_testkit::proxy::{Mode, Proxy};
@@ -33,7 +33,6 @@ tokio::task_local! {
     pub(crate) static CLAIM: Claim;
 }
 
-/// A lock server for one test, and its clients.
 #[async_trait]
 pub(crate) trait Rig: Send + Sync {
     /// The lease to test with. On ZooKeeper, three fifths of the session timeout.
@@ -51,7 +50,6 @@ pub(crate) trait Rig: Send + Sync {
     /// Creates a client. Each client stands for one process.
     fn backend(&self) -> Self::Backend;
 
-    /// The clock of this rig.
     fn clock(&self) -> Self::Clock {
         Self::Clock::default()
     }
@@ -100,7 +98,6 @@ pub(crate) trait Faults: Rig {
         Vec::new()
     }
 
-    /// What a crash ends.
     fn servers(&self) -> Vec<&PrivateServer> {
         Vec::new()
     }
@@ -125,7 +122,6 @@ pub(crate) trait Faults: Rig {
     /// Loses the answer to the next acquisition of this lock, after its execution.
     async fn lose_acquire_answer(&self, name: &str);
 
-    /// Crashes the server.
     async fn crash(&self) {
         self.servers().into_iter().for_each(PrivateServer::kill9);
     }
@@ -143,7 +139,6 @@ pub(crate) trait NumberFaults: Faults + TokenRig {
     async fn lose_change_answer(&self, number: i64);
 }
 
-/// Shortcuts for all rigs.
 pub(crate) trait RigExt: Rig + Sized {
     /// Creates a manager with the clock and lease of the rig.
     fn manager(&self) -> LockManager<TokenOf<Self>> {
@@ -158,7 +153,6 @@ pub(crate) trait RigExt: Rig + Sized {
         }
     }
 
-    /// Creates a manager whose reports are counted.
     fn counted(&self) -> (LockManager<TokenOf<Self>>, Counts) {
         let counts = Counts::default();
         (self.builder().hooks(counts.clone()).build(), counts)
@@ -240,34 +234,30 @@ impl<C: Clock> Clock for Ahead<C> {
     }
 }
 
-/// Counts the metrics that a manager reports.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Counts(Arc<[AtomicU64; 7]>);
 
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident = $index:literal;)*) => {
+        $($(#[$doc])* pub(crate) fn $name(&self) -> u64 {
+            self.0[$index].load(Ordering::SeqCst)
+        })*
+    };
+}
+
 impl Counts {
-    pub(crate) fn attempts(&self) -> u64 {
-        self.0[0].load(Ordering::SeqCst)
+    counters! {
+        attempts = 0;
+        dropped = 1;
+        lost = 2;
+        renewals = 3;
+        released = 4;
+        /// Requests to renew locks that were not answered, at least for some of them.
+        unanswered = 5;
+        /// Attempts that the server did not answer, or refused.
+        failed = 6;
     }
-    pub(crate) fn dropped(&self) -> u64 {
-        self.0[1].load(Ordering::SeqCst)
-    }
-    pub(crate) fn lost(&self) -> u64 {
-        self.0[2].load(Ordering::SeqCst)
-    }
-    pub(crate) fn renewals(&self) -> u64 {
-        self.0[3].load(Ordering::SeqCst)
-    }
-    pub(crate) fn released(&self) -> u64 {
-        self.0[4].load(Ordering::SeqCst)
-    }
-    /// Requests to renew locks that were not answered, at least for some of them.
-    pub(crate) fn unanswered(&self) -> u64 {
-        self.0[5].load(Ordering::SeqCst)
-    }
-    /// Attempts that the server did not answer, or refused.
-    pub(crate) fn failed(&self) -> u64 {
-        self.0[6].load(Ordering::SeqCst)
-    }
+
     fn add(&self, which: usize) {
         self.0[which].fetch_add(1, Ordering::SeqCst);
     }
@@ -305,17 +295,14 @@ pub(crate) async fn wait_until_left(rig: &impl Rig, expected: usize, within: Dur
     eventually(&what, within, async || rig.left().await == expected).await;
 }
 
-/// Acquires and releases a lock.
 pub(crate) async fn use_lock<T>(manager: &LockManager<T>, name: &str) {
     manager.lock(name).acquire().await.unwrap().release().await;
 }
 
-/// Acquires a lock if it is free.
 pub(crate) async fn try_lock<T>(manager: &LockManager<T>, name: &str) -> Option<LockGuard<T>> {
     manager.lock(name).try_acquire().await.unwrap()
 }
 
-/// Releases a lock, and lets the task that waits for it acquire and release it.
 pub(crate) async fn hand_over<T>(
     guard: LockGuard<T>,
     waiter: JoinHandle<Result<LockGuard<T>, LockError>>,
@@ -358,7 +345,6 @@ pub(crate) async fn meet_at(one: &Barrier, other: &Barrier) {
     first.and(second).unwrap();
 }
 
-/// A request for a lock.
 pub(crate) fn request(name: &str, lease: Duration) -> Request {
     Request {
         name: name.into(),
@@ -368,27 +354,20 @@ pub(crate) fn request(name: &str, lease: Duration) -> Request {
     }
 }
 
-/// The renewal of what was requested, for the same lease.
-pub(crate) fn renewal(request: &Request) -> Renewal {
-    Renewal {
-        name: request.name.clone(),
-        nonce: request.nonce,
-        lease: request.lease,
-        claim: request.claim,
+pub(crate) fn loss(outcome: ReleaseOutcome) -> Option<LostReason> {
+    match outcome {
+        ReleaseOutcome::AlreadyLost { reason, .. } => Some(reason),
+        _ => None,
     }
 }
 
-/// The release of an acquisition whose attempts were all answered.
-pub(crate) fn released(name: &str, nonce: Nonce) -> ReleaseRequest {
-    ReleaseRequest {
-        name: name.into(),
-        nonce,
-        unclear: false,
-        claim: Claim::Exclusive,
-    }
+/// A request to change the number with this name.
+pub(crate) fn change(name: &str, change: Change) -> NumberRequest {
+    let name = name.into();
+    let kind = "number";
+    NumberRequest::new(NumberKey { kind, name }, change, None)
 }
 
-/// The reason of a [`LockError::Lost`].
 pub(crate) fn lost_reason(error: &LockError) -> Option<LostReason> {
     match error {
         LockError::Lost { reason } => Some(*reason),

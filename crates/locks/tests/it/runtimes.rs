@@ -6,13 +6,12 @@
     reason = "a task is awaited after the end of another runtime"
 )]
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
+use futures_executor::block_on;
 use futures_util::FutureExt;
 use stocklock_locks::backend::Fencing;
 use stocklock_locks::clock::{BootClock, TokioClock};
@@ -27,7 +26,6 @@ use tokio::runtime::{Builder, Runtime};
 use crate::rig::{Counts, eventually, lost_reason};
 
 const LEASE: Duration = Duration::from_millis(400);
-/// A bound against hangs.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A simulated process: a runtime with one manager.
@@ -205,28 +203,6 @@ fn end_of_runtime_ends_requests_that_are_no_jobs() {
     }
 }
 
-/// Wakes a thread that polls a future.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future in this thread, without a runtime.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
-        }
-        thread::park();
-    }
-}
-
 /// Connections, tasks and timers belong to the runtime of the manager.
 #[test]
 fn requests_need_no_runtime_of_the_caller() {
@@ -259,7 +235,6 @@ fn requests_need_no_runtime_of_the_caller() {
     process.kill();
 }
 
-/// Counts how often it is woken.
 #[derive(Default)]
 struct Wakes(AtomicU32);
 

@@ -21,7 +21,6 @@ const SERVERS: [(&str, usize); 6] = [
     ("redlock", 3),
 ];
 
-/// The example's maximum lease on the masters.
 const MAX_LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test]

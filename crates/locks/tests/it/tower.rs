@@ -36,7 +36,6 @@ struct Handlers {
     blocks: Duration,
 }
 
-/// One running handler.
 struct Running<'a>(&'a Handlers, bool);
 
 impl Drop for Running<'_> {

@@ -23,11 +23,10 @@ mod sessions;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{
-    Faults, Rig, RigExt, eventually, renewal, request, source_of, try_lock, use_lock,
-    wait_until_left, wait_until_nothing_is_left,
+    Faults, Rig, RigExt, eventually, request, source_of, try_lock, use_lock, wait_until_left,
+    wait_until_nothing_is_left,
 };
 
-/// More than a busy machine needs.
 const SOON: Duration = Duration::from_secs(10);
 
 /// The session ends while its client holds a lock. The holder learns the reason, the next
@@ -249,13 +248,12 @@ async fn renewal_of_several_locks_is_one_write() {
         let mut contender = backend.contender(request.clone());
         contender.attempt().await.unwrap();
     }
-    let renewals = requests.each_ref().map(renewal);
     // Heartbeats of the session may add packets, so use the minimum. Reading the counter is one
     // packet itself.
     let mut packets = u64::MAX;
     for _ in 0..5 {
         let before = rig.counter("zk_packets_received").await;
-        let renewed = backend.renew(&renewals).await.unwrap();
+        let renewed = backend.renew(&requests).await.unwrap();
         let is_held = |renewed: &Renewed| matches!(renewed, Renewed::Held(_));
         assert!(renewed.iter().all(is_held), "{renewed:?}");
         packets = packets.min(rig.counter("zk_packets_received").await - before - 1);
@@ -263,7 +261,7 @@ async fn renewal_of_several_locks_is_one_write() {
     assert_eq!(packets, 1);
     // One lock is gone. The others are still renewed.
     rig.take_away("b").await;
-    let renewed = backend.renew(&renewals).await.unwrap();
+    let renewed = backend.renew(&requests).await.unwrap();
     assert_matches!(
         renewed[..],
         [
@@ -324,9 +322,8 @@ async fn renewal_that_no_leader_confirms_is_unknown() {
     let rig = ZooKeeperRig::start().await;
     let backend = rig.at(&without_leader(rig.address.clone()).await);
     let request = request("a", rig.lease());
-    let renewal = renewal(&request);
-    backend.contender(request).attempt().await.unwrap();
-    let renewed = backend.renew(&[renewal]).await.unwrap();
+    backend.contender(request.clone()).attempt().await.unwrap();
+    let renewed = backend.renew(&[request]).await.unwrap();
     assert_eq!(renewed, [Renewed::Unknown]);
 }
 

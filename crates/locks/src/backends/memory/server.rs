@@ -5,12 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, watch};
 
-use crate::backends::in_process::Question;
+use crate::backends::in_process::{Question, Tables};
 use crate::shared::clock::Clock;
 use crate::shared::lock::lock;
 use crate::shared::managers::Managers;
-use crate::shared::tables::Tables;
-use crate::shared::token::Token;
 
 /// A lock server in memory. Clones refer to the same server.
 #[derive(Debug, Clone)]
@@ -30,8 +28,6 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) tables: Tables,
-    /// Locked while a request is executed: requests are executed one at a time.
-    executing: Mutex<()>,
     /// Every client, to cause renewals.
     pub(super) managers: Managers,
     faults: Mutex<Faults>,
@@ -52,7 +48,6 @@ impl MemoryServer {
     pub fn new(clock: impl Clock) -> Self {
         Self(Arc::new(Server {
             tables: Tables::new(Arc::new(clock)),
-            executing: Mutex::default(),
             managers: Managers::default(),
             faults: Mutex::default(),
             paused: watch::Sender::new(false),
@@ -72,14 +67,18 @@ impl MemoryServer {
 
     /// Loses the next `times` requests of this kind before they arrive.
     pub fn lose_requests(&self, question: Question, times: u32) {
-        let fault = (question, Fate::RequestLost);
-        lock(&self.0.faults).remaining.insert(fault, times);
+        self.cause(question, Fate::RequestLost, times);
     }
 
     /// Refuses the next `times` requests of this kind, like a server that is full or read-only.
     pub fn refuse_requests(&self, question: Question, times: u32) {
-        let fault = (question, Fate::Refused);
-        lock(&self.0.faults).remaining.insert(fault, times);
+        self.cause(question, Fate::Refused, times);
+    }
+
+    fn cause(&self, question: Question, fate: Fate, times: u32) {
+        lock(&self.0.faults)
+            .remaining
+            .insert((question, fate), times);
     }
 
     /// Returns how many requests of this kind all clients have sent.
@@ -92,8 +91,7 @@ impl MemoryServer {
     /// Delays the next `times` requests of this kind until [`deliver`](Self::deliver). Later
     /// requests overtake them.
     pub fn delay_requests(&self, question: Question, times: u32) {
-        let fault = (question, Fate::Delayed);
-        lock(&self.0.faults).remaining.insert(fault, times);
+        self.cause(question, Fate::Delayed, times);
     }
 
     /// Delivers all delayed requests.
@@ -103,26 +101,24 @@ impl MemoryServer {
 
     /// Executes the next `times` requests of this kind, and loses their answers.
     pub fn lose_answers(&self, question: Question, times: u32) {
-        let fault = (question, Fate::AnswerLost);
-        lock(&self.0.faults).remaining.insert(fault, times);
+        self.cause(question, Fate::AnswerLost, times);
     }
 
-    /// Loses the next `times` wake-ups of waiters for locks and numbers, and as many for permits.
+    /// Loses the next `times` wake-ups of waiters.
     pub fn lose_wake_ups(&self, times: u32) {
         self.0.tables.lose_wake_ups(times);
     }
 
     /// Removes a lock, as if its lease had expired or it had been evicted.
     pub fn expire(&self, name: &str) {
-        self.0.tables.table.expire(name);
-        self.0.tables.shares.expire(name);
+        self.0.tables.expire(name);
     }
 
     /// Forgets all data, like a restart without persistence: the locks, the source of their tokens,
     /// which acquisitions were released, the periods and the numbers. Tokens still grow, because they come from
     /// the clock.
     pub fn forget_all(&self) {
-        self.0.execute(Tables::clear);
+        self.0.tables.clear();
     }
 
     /// Makes all managers renew their locks now, as after a reconnect.
@@ -139,23 +135,11 @@ impl MemoryServer {
     /// Returns how many numbers, latches and gates of barriers exist.
     #[must_use]
     pub fn stored_numbers(&self) -> usize {
-        self.0.tables.numbers.len(self.0.tables.now())
-    }
-
-    /// Returns the token of the current holder of a lock.
-    #[must_use]
-    pub fn holder(&self, name: &str) -> Option<Token> {
-        let holder = self.0.tables.table.holder(self.0.tables.now(), name);
-        holder.map(|(_, token)| token)
+        self.0.tables.stored_numbers()
     }
 }
 
 impl Server {
-    pub(super) fn execute<T>(&self, request: impl FnOnce(&Tables) -> T) -> T {
-        let _executing = lock(&self.executing);
-        request(&self.tables)
-    }
-
     pub(super) async fn wait_until_running(&self) {
         let mut paused = self.paused.subscribe();
         // The sender lives in `self`, so this cannot fail.

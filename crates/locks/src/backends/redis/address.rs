@@ -38,7 +38,6 @@ pub(super) struct Sentinels {
 }
 
 impl Address {
-    /// Parses a URL.
     pub(super) fn parse(url: &str) -> RedisResult<Self> {
         if let Some((scheme, rest)) = url.split_once("+sentinel://") {
             return Sentinels::parse(scheme, rest).map(Self::Sentinel);
@@ -58,7 +57,6 @@ impl Address {
         }
     }
 
-    /// Opens a connection for commands.
     pub(super) async fn connect(
         &self,
         limits: &AsyncConnectionConfig,

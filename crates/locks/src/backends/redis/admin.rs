@@ -1,4 +1,4 @@
-//! Looking into locks, and taking them away.
+//! Looking into locks, taking them away, and the periods of jobs: a key that expires at the end of the period.
 //!
 //! A tombstone with a text says that its nonce was revoked. It lives until the lease would have ended, and
 //! for two minutes at least. The last token stays, so the next one is greater.
@@ -56,6 +56,15 @@ redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[2], 'revoked', 'PX', keep)
 redis.pcall('PUBLISH', KEYS[1], '')
 return 1
+"]);
+
+/// `KEYS`: period. `ARGV`: nonce, length in ms. Returns -1 if the nonce has started the period, otherwise
+/// the rest of the period in ms.
+static BEGIN_PERIOD: Script = Script::new(&[r"
+local starter = redis.call('GET', KEYS[1])
+if starter and starter ~= ARGV[1] then return math.max(redis.call('PTTL', KEYS[1]), 0) end
+if not starter then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+return -1
 "]);
 
 /// Reads a number of a script's answer.
@@ -163,5 +172,21 @@ impl Admin for RedisBackend {
             Claim::Exclusive => self.0.revoke_lock(name, nonce).await,
             Claim::Permits { .. } => self.0.revoke_permits(name, nonce).await,
         }
+    }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let keys = [format!("{}:period", self.0.lock_key(name))];
+        let arguments = [nonce.to_string(), milliseconds(period)];
+        let rest: i64 = self
+            .0
+            .servers
+            .script(&BEGIN_PERIOD, &keys, &arguments)
+            .await?;
+        Ok(u64::try_from(rest).ok().map(Duration::from_millis))
     }
 }

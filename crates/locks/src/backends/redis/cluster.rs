@@ -37,7 +37,6 @@ pub(super) use slots::slot;
 /// Otherwise each request would ask all nodes for the map, over new connections.
 const RELOAD_AFTER: Duration = Duration::from_millis(100);
 
-/// A router of requests to the masters.
 #[derive(Debug)]
 pub(super) struct Cluster {
     nodes: Nodes,
@@ -50,7 +49,6 @@ pub(super) struct Cluster {
     connections: Connections,
 }
 
-/// The master of each slot.
 #[derive(Debug)]
 struct Map {
     ranges: Vec<Range>,
@@ -95,7 +93,6 @@ impl Cluster {
         }
     }
 
-    /// Connects to the master of a key.
     pub(super) async fn connected(&self, key: &str) -> Result<(), BackendError> {
         let map = self.map(None).await?;
         let Some(master) = map.master(slot(key)) else {
@@ -336,7 +333,6 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// The refusal of this node.
     fn of(error: &RedisError, node: &str) -> Option<Self> {
         let to = || {
             let (address, _) = error.redirect_node()?;

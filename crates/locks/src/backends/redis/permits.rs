@@ -12,9 +12,11 @@
 
 use std::time::Duration;
 
+use redis::FromRedisValue;
+
 use super::scripts::{Script, loss};
 use super::{Redis, flag, milliseconds};
-use crate::backend::{ReleaseRequest, Renewal, Request};
+use crate::backend::Request;
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::{Nonce, REMEMBERED};
 
@@ -258,13 +260,23 @@ impl Redis {
         ["holders", "waiters", "claims"].map(|key| format!("{lock}:{key}"))
     }
 
-    /// The last arguments of the scripts.
-    fn common_arguments(&self, name: &str, nonce: Nonce, lease: Duration) -> [String; 3] {
-        [
+    /// Runs a script with the keys and the last arguments that all of them have, and with more keys.
+    async fn permits<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        (name, nonce, lease): (&str, Nonce, Duration),
+        more: Option<String>,
+        mut arguments: Vec<String>,
+    ) -> Result<T, BackendError> {
+        let mut keys = self.permit_keys(name).to_vec();
+        keys.push(self.tombstone_key(name, nonce));
+        keys.extend(more);
+        arguments.extend([
             format!("{}:", self.lock_key(name)),
             milliseconds(self.token_memory.max(lease * 2)),
             nonce.to_string(),
-        ]
+        ]);
+        self.servers.script(script, &keys, &arguments).await
     }
 
     pub(super) async fn acquire_permits(
@@ -274,14 +286,8 @@ impl Redis {
         of: u32,
         source: &str,
     ) -> Result<Vec<redis::Value>, BackendError> {
-        let Request {
-            name, nonce, lease, ..
-        } = request;
-        let mut keys = self.permit_keys(name).to_vec();
-        keys.push(self.tombstone_key(name, *nonce));
-        keys.extend(self.source_key());
-        let mut arguments = vec![
-            milliseconds(*lease),
+        let arguments = vec![
+            milliseconds(request.lease),
             take.to_string(),
             of.to_string(),
             // A waiter asks again after this time, or sooner. It may miss two requests.
@@ -289,26 +295,20 @@ impl Redis {
             source.to_owned(),
             flag(self.source.is_fixed),
         ];
-        arguments.extend(self.common_arguments(name, *nonce, *lease));
-        self.servers.script(&ACQUIRE, &keys, &arguments).await
+        let claim = (&*request.name, request.nonce, request.lease);
+        let acquired = self.permits(&ACQUIRE, claim, self.source_key(), arguments);
+        acquired.await
     }
 
     /// Returns what [`loss`] reads, and why the next waiter could not be woken.
     pub(super) async fn release_permits(
         &self,
-        request: &ReleaseRequest,
+        Request { name, nonce, .. }: &Request,
+        unclear: bool,
     ) -> Result<(i64, String), BackendError> {
-        let ReleaseRequest {
-            name,
-            nonce,
-            unclear,
-            ..
-        } = request;
-        let mut keys = self.permit_keys(name).to_vec();
-        keys.push(self.tombstone_key(name, *nonce));
-        let mut arguments = vec![milliseconds(REMEMBERED), flag(*unclear)];
-        arguments.extend(self.common_arguments(name, *nonce, Duration::ZERO));
-        self.servers.script(&RELEASE, &keys, &arguments).await
+        let arguments = vec![milliseconds(REMEMBERED), flag(unclear)];
+        let claim = (&**name, *nonce, Duration::ZERO);
+        self.permits(&RELEASE, claim, None, arguments).await
     }
 
     pub(super) async fn revoke_permits(
@@ -316,24 +316,22 @@ impl Redis {
         name: &str,
         nonce: Nonce,
     ) -> Result<bool, BackendError> {
-        let mut keys = self.permit_keys(name).to_vec();
-        keys.push(self.tombstone_key(name, nonce));
-        let mut arguments = vec![milliseconds(REMEMBERED)];
-        arguments.extend(self.common_arguments(name, nonce, Duration::ZERO));
-        self.servers.script(&REVOKE, &keys, &arguments).await
+        let arguments = vec![milliseconds(REMEMBERED)];
+        let claim = (name, nonce, Duration::ZERO);
+        self.permits(&REVOKE, claim, None, arguments).await
     }
 
     /// Returns for each claim what [`loss`] reads.
     pub(super) async fn renew_permits(
         &self,
-        renewals: Vec<&Renewal>,
+        renewals: Vec<&Request>,
     ) -> Result<Vec<i64>, BackendError> {
         if renewals.is_empty() {
             return Ok(Vec::new());
         }
         let mut keys = Vec::new();
         let mut arguments = vec![milliseconds(self.token_memory)];
-        for Renewal {
+        for Request {
             name, nonce, lease, ..
         } in renewals
         {
@@ -351,12 +349,9 @@ impl Redis {
         nonce: Nonce,
         keep: u32,
     ) -> Result<Option<LostReason>, BackendError> {
-        let mut arguments = vec![keep.to_string()];
-        arguments.extend(self.common_arguments(name, nonce, Duration::ZERO));
-        let mut keys = self.permit_keys(name).to_vec();
-        keys.push(self.tombstone_key(name, nonce));
-        let answer = self.servers.script(&REDUCE, &keys, &arguments).await;
-        answer.map(loss)
+        let claim = (name, nonce, Duration::ZERO);
+        let reduced = self.permits(&REDUCE, claim, None, vec![keep.to_string()]);
+        reduced.await.map(loss)
     }
 
     pub(super) async fn has_permits(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::Redis;
 use super::scripts::{self, milliseconds};
-use crate::backend::{Claim, Renewal};
+use crate::backend::{Claim, Request};
 use crate::shared::error::BackendError;
 
 /// One master may take one of so many parts of the shortest lease. The watchdog waits for a third of it for all.
@@ -21,7 +21,7 @@ impl Redis {
     /// not answer must not delay the answers of the others that long.
     pub(super) async fn renew_each(
         self: &Arc<Self>,
-        renewals: &[Renewal],
+        renewals: &[Request],
     ) -> Vec<Result<i64, BackendError>> {
         if !self.servers.is_cluster() || renewals.len() < 2 {
             return self.renew_together(renewals).await;
@@ -43,8 +43,8 @@ impl Redis {
     }
 
     /// Sends at most one script for locks and one for permits.
-    async fn renew_together(&self, renewals: &[Renewal]) -> Vec<Result<i64, BackendError>> {
-        let is_exclusive = |renewal: &&Renewal| renewal.claim == Claim::Exclusive;
+    async fn renew_together(&self, renewals: &[Request]) -> Vec<Result<i64, BackendError>> {
+        let is_exclusive = |renewal: &&Request| renewal.claim == Claim::Exclusive;
         let (locks, permits): (Vec<_>, Vec<_>) = renewals.iter().partition(is_exclusive);
         let (locks, permits) = tokio::join!(self.renew_locks(locks), self.renew_permits(permits));
         let (mut locks, mut permits) = (locks.map(Vec::into_iter), permits.map(Vec::into_iter));
@@ -61,14 +61,14 @@ impl Redis {
     }
 
     /// Returns for each lock what [`loss`](super::loss) reads.
-    async fn renew_locks(&self, renewals: Vec<&Renewal>) -> Result<Vec<i64>, BackendError> {
+    async fn renew_locks(&self, renewals: Vec<&Request>) -> Result<Vec<i64>, BackendError> {
         if renewals.is_empty() {
             return Ok(Vec::new());
         }
-        let key = |renewal: &&Renewal| self.lock_key(&renewal.name);
+        let key = |renewal: &&Request| self.lock_key(&renewal.name);
         let keys: Vec<_> = renewals.iter().map(key).collect();
         let arguments =
-            |renewal: &&Renewal| [renewal.nonce.to_string(), milliseconds(renewal.lease)];
+            |renewal: &&Request| [renewal.nonce.to_string(), milliseconds(renewal.lease)];
         let arguments: Vec<_> = renewals.iter().flat_map(arguments).collect();
         let script = self.servers.script(&scripts::RENEW, &keys, &arguments);
         script.await

@@ -11,7 +11,6 @@ use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind};
 use crate::shared::error::LostReason;
 use crate::shared::nonce::REMEMBERED;
 
-/// A script.
 pub(super) struct Script {
     parts: &'static [&'static str],
     /// The text, and the hash by which the server knows it.
@@ -22,7 +21,6 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// A script of these parts.
     pub(super) const fn new(parts: &'static [&'static str]) -> Self {
         Self {
             parts,
@@ -45,12 +43,10 @@ impl Script {
         })
     }
 
-    /// Runs it by its hash.
     pub(super) fn by_hash(&self, keys: &[String], arguments: &[String]) -> Cmd {
         command("EVALSHA", &self.text().1, keys, arguments)
     }
 
-    /// Runs it by its text.
     pub(super) fn by_text(&self, keys: &[String], arguments: &[String]) -> Cmd {
         command("EVAL", &self.text().0, keys, arguments)
     }
@@ -61,7 +57,6 @@ impl Script {
     }
 }
 
-/// [`REMEMBERED`] in ms.
 pub(super) const REMEMBERED_MS: &str = "120000";
 const _: () = assert!(REMEMBERED.as_millis() == 120_000);
 

@@ -18,7 +18,6 @@ impl Servers {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Connects to the server of a key.
     pub(super) async fn connected(&self, key: &str) -> Result<(), BackendError> {
         match self {
             Self::One(connection) => connection.connected().await,
@@ -26,7 +25,6 @@ impl Servers {
         }
     }
 
-    /// Sends a command with one key.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         key: &str,

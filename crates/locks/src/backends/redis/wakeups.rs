@@ -24,12 +24,10 @@ use crate::shared::lock::lock;
 use crate::shared::retry::Backoff;
 use crate::shared::topics::{Listener, Topics};
 
-/// How often a ping checks the connection.
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// How long a channel without waiters stays subscribed. On a hot lock the next waiter comes soon.
 const KEEP: Duration = Duration::from_secs(2);
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// The maximum number of channels per request.
 const BATCH: usize = 1_000;
 /// The user has no right to a channel.
 const NO_PERMISSION: ErrorKind = ErrorKind::Server(ServerErrorKind::NoPerm);
@@ -179,7 +177,6 @@ impl Task {
 /// The answer to a request: `None` if it did not arrive in time.
 type Answer = Option<RedisResult<()>>;
 
-/// The channels of one connection.
 struct Channels {
     sink: PubSubSink,
     limit: Duration,
@@ -272,7 +269,6 @@ impl Channels {
         }
     }
 
-    /// Subscribes to the next channels.
     fn next_request(&mut self) -> Option<BoxFuture<'static, Answer>> {
         let next = self.wanted.keys().take(self.batch);
         let next: Vec<_> = next.cloned().collect();

@@ -1,20 +1,24 @@
-//! Looking into locks, and taking them away. The database has no queue, so there are no waiters to see.
+//! Looking into locks, taking them away, and the periods of jobs. The database has no queue, so there are no waiters to see.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 
 use super::connections::Use;
-use super::session::{Stored, revocation};
-use super::{Sql, SqlBackend, escaped};
+use super::session::{Ask, Stored, revocation};
+use super::{Sql, SqlBackend, escaped, microseconds};
 use crate::backend::{Admin, Claim};
 use crate::claims::{Claimant, LockView};
 use crate::shared::error::BackendError;
 use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;
 
+/// The start of the name of a period's row. No escaped name begins like this.
+const PREFIX: &str = r"\:";
+
 /// No negative time: the token of a lock may be ahead of the clock.
-fn microseconds(count: i64) -> Duration {
+fn positive(count: i64) -> Duration {
     Duration::from_micros(u64::try_from(count).unwrap_or(0))
 }
 
@@ -22,14 +26,10 @@ impl Sql {
     /// Returns the buried nonces and revocations in the rows of these locks, or nothing if the database does
     /// not answer: the answer to the request before it counts, whatever the reason of a loss.
     pub(super) async fn gone(&self, names: Vec<String>) -> Vec<String> {
-        let asked = async {
-            let connected = self.connected(Use::Urgent).await?;
-            let gone = self.connections.send(connected, move |session| {
-                Box::pin(async move { session.gone(&names).await })
-            });
-            gone.await
-        };
-        asked.await.unwrap_or_else(|error: BackendError| {
+        let gone = self.ask(Use::Urgent, move |session| {
+            async move { session.gone(&names).await }.boxed()
+        });
+        gone.await.unwrap_or_else(|error| {
             tracing::debug!(%error, "the reason of a loss is unknown");
             Vec::new()
         })
@@ -37,9 +37,8 @@ impl Sql {
 
     pub(super) async fn read(&self, name: &str) -> Result<Option<Stored>, BackendError> {
         let name = escaped(name);
-        let connected = self.connected(Use::Urgent).await?;
-        let read = self.connections.send(connected, move |session| {
-            Box::pin(async move { session.read(&name).await })
+        let read = self.ask(Use::Urgent, move |session| {
+            async move { session.read(&name).await }.boxed()
         });
         read.await
     }
@@ -48,8 +47,7 @@ impl Sql {
 #[async_trait]
 impl Admin for SqlBackend {
     async fn ping(&self) -> Result<(), BackendError> {
-        let connected = self.0.connected(Use::Urgent).await?;
-        let ping = self.0.connections.send(connected, |session| session.ping());
+        let ping = self.0.ask(Use::Urgent, |session| session.ping().boxed());
         ping.await
     }
 
@@ -63,8 +61,8 @@ impl Admin for SqlBackend {
                 permits: 1,
                 token: Some(Token::new(row.token)),
                 // The token is the time of the acquisition.
-                age: Some(microseconds(row.age)),
-                expires_in: Some(microseconds(row.rest)),
+                age: Some(positive(row.age)),
+                expires_in: Some(positive(row.rest)),
                 owner: Some(row.owner),
             });
         }
@@ -73,9 +71,8 @@ impl Admin for SqlBackend {
 
     async fn revoke(&self, name: &str, nonce: Nonce, _: Claim) -> Result<bool, BackendError> {
         let (row, holder) = (escaped(name), nonce.to_string());
-        let connected = self.0.connected(Use::Urgent).await?;
-        let revoked = self.0.connections.send(connected, move |session| {
-            Box::pin(async move { session.revoke(&row, &holder).await })
+        let revoked = self.0.ask(Use::Urgent, move |session| {
+            async move { session.revoke(&row, &holder).await }.boxed()
         });
         if revoked.await? {
             self.0.sweep_if_due();
@@ -85,5 +82,29 @@ impl Admin for SqlBackend {
         let stored = self.0.read(name).await?;
         let revocation = revocation(&nonce.to_string());
         Ok(stored.is_some_and(|stored| stored.gone.contains(&revocation)))
+    }
+
+    /// A lock that is neither renewed nor released, and whose lease is the period.
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let nonce = nonce.to_string();
+        let ask = Ask {
+            name: format!("{PREFIX}{}", escaped(name)),
+            nonce: nonce.clone(),
+            owner: self.0.owner.clone(),
+            lease: microseconds(period),
+            floor: 0,
+            is_waiting: false,
+        };
+        let row = self.0.ask(Use::Urgent, move |session| {
+            async move { session.acquire(&ask).await }.boxed()
+        });
+        let removed = || BackendError::transient("the row of the period was removed");
+        let (starter, _token, rest, _buried) = row.await?.ok_or_else(removed)?;
+        Ok((starter != nonce).then_some(positive(rest)))
     }
 }

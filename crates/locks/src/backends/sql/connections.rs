@@ -19,8 +19,7 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 
 use super::errors::{Fate, backend_error, fate_after};
-use super::session::Session;
-use super::{mysql, postgres, sqlite};
+use super::session::{Session, mysql, postgres, sqlite};
 use crate::shared::error::BackendError;
 use crate::shared::lock::lock;
 use crate::shared::source::SourceId;
@@ -80,7 +79,7 @@ impl Database {
         }
     }
 
-    async fn connect(&self, limit: Duration) -> sqlx::Result<Box<dyn Session>> {
+    async fn connect(&self, limit: Duration) -> sqlx::Result<Session> {
         match self {
             Self::MySql(options) => mysql::connect(options, limit).await,
             Self::Postgres(options) => postgres::connect(options, limit).await,
@@ -102,7 +101,7 @@ pub(super) struct Connections {
 
 #[derive(Default)]
 struct Idle {
-    sessions: Vec<Box<dyn Session>>,
+    sessions: Vec<Session>,
     /// Grows when the connections are closed. Those that are in use then do not come back.
     generation: u64,
     closed: bool,
@@ -126,9 +125,8 @@ pub(super) enum Use {
     Urgent,
 }
 
-/// A connection for one request.
 pub(super) struct Connected {
-    session: Box<dyn Session>,
+    session: Session,
     generation: u64,
     permits: Permits,
 }
@@ -204,7 +202,7 @@ impl Connections {
         created.await.map_err(late)?.map_err(backend_error)
     }
 
-    async fn connect(&self, source: Option<&SourceId>) -> Result<Box<dyn Session>, BackendError> {
+    async fn connect(&self, source: Option<&SourceId>) -> Result<Session, BackendError> {
         let connect = async {
             let mut session = self.database.connect(self.response_limit).await?;
             if let Some(source) = source {
@@ -222,13 +220,11 @@ impl Connections {
     pub(super) async fn send<T: Send + 'static>(
         &self,
         mut connected: Connected,
-        request: impl for<'a> FnOnce(&'a mut dyn Session) -> BoxFuture<'a, sqlx::Result<T>>
-        + Send
-        + 'static,
+        request: impl for<'a> FnOnce(&'a mut Session) -> BoxFuture<'a, sqlx::Result<T>> + Send + 'static,
     ) -> Result<T, BackendError> {
         let (idle, limit) = (Arc::clone(&self.idle), self.response_limit);
         let task = tokio::spawn(async move {
-            let answer = timeout(limit, request(&mut *connected.session)).await;
+            let answer = timeout(limit, request(&mut connected.session)).await;
             let fate = match &answer {
                 Ok(Ok(_)) => Fate::Usable,
                 Ok(Err(error)) => fate_after(error),
@@ -271,7 +267,7 @@ fn late(_: Elapsed) -> BackendError {
 
 /// Makes a connection idle, or returns connections to close. All idle ones are closed if this one is broken,
 /// because they probably are too, and if the server refuses writes, but not each time.
-fn put_back(idle: &Mutex<Idle>, connected: Connected, fate: Fate) -> Vec<Box<dyn Session>> {
+fn put_back(idle: &Mutex<Idle>, connected: Connected, fate: Fate) -> Vec<Session> {
     let Connected {
         session,
         generation,

@@ -37,7 +37,6 @@ pub(super) fn backend_error(error: sqlx::Error) -> BackendError {
     }
 }
 
-/// A database's error code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Code {
     Mysql(u16),

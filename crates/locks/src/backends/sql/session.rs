@@ -1,4 +1,4 @@
-//! What the back end asks of a connection. Each database implements it with its own statements.
+//! What the back end asks of a connection.
 //!
 //! Every method is one or a few statements that commit by themselves, or one message that ends with a
 //! commit, so nothing is left open if the connection is closed in between. All times come from the
@@ -6,61 +6,193 @@
 
 use std::fmt::Write;
 
-use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, ColumnIndex, Decode, FromRow, Result, SqlSafeStr, SqlStr, Type};
+use sqlx::{
+    AssertSqlSafe, ColumnIndex, Database, Decode, Encode, Executor, FromRow, MySqlConnection,
+    PgConnection, QueryBuilder, Result, SqlSafeStr, SqlStr, SqliteConnection, Type,
+};
 
 use crate::shared::error::LostReason;
 use crate::shared::nonce::REMEMBERED;
 
-/// One connection to the database.
-#[async_trait]
-pub(super) trait Session: Send {
+pub(super) mod mysql;
+pub(super) mod postgres;
+pub(super) mod sqlite;
+
+/// One connection to a database.
+pub(super) enum Session {
+    MySql(Box<MySqlConnection>),
+    Postgres(Box<PgConnection>),
+    Sqlite(Box<SqliteConnection>),
+}
+
+/// The statements that differ, with their parameters in this order.
+struct Statements {
+    /// Name, nonce. Removes the row of a lock that this nonce holds, unless nonces are buried in it.
+    remove: &'static str,
+    /// Name, nonce. Frees a lock that this nonce holds. The row stays.
+    free: &'static str,
+    /// Name, nonce, how long, the longest list. The nonce is appended to those that are not old. This also frees
+    /// the lock if a late request has just acquired it.
+    bury: &'static str,
+    /// What is added to that list, the longest list, how long, name, nonce. Frees the lock too.
+    revoke: &'static str,
+    /// Name. See [`Stored`].
+    read: &'static str,
+    /// The id of the source, unless there is one.
+    store_source: &'static str,
+}
+
+/// Evaluates an expression with the connection, of whichever database.
+macro_rules! with_connection {
+    ($session:expr, $connection:ident => $body:expr) => {
+        match $session {
+            Session::MySql(connection) => {
+                let $connection = &mut **connection;
+                $body
+            }
+            Session::Postgres(connection) => {
+                let $connection = &mut **connection;
+                $body
+            }
+            Session::Sqlite(connection) => {
+                let $connection = &mut **connection;
+                $body
+            }
+        }
+    };
+}
+
+/// Calls the function of the database.
+macro_rules! by_database {
+    ($session:expr, $function:ident($($argument:expr),*)) => {
+        match $session {
+            Session::MySql(connection) => mysql::$function(connection $(, $argument)*).await,
+            Session::Postgres(connection) => postgres::$function(connection $(, $argument)*).await,
+            Session::Sqlite(connection) => sqlite::$function(connection $(, $argument)*).await,
+        }
+    };
+}
+
+impl Session {
+    const fn statements(&self) -> &'static Statements {
+        match self {
+            Self::MySql(_) => &mysql::STATEMENTS,
+            Self::Postgres(_) => &postgres::STATEMENTS,
+            Self::Sqlite(_) => &sqlite::STATEMENTS,
+        }
+    }
+
     /// Acquires the lock if it is free, expired, or held by this nonce. Returns its row after that.
     /// `None` if it was busy, and has been removed since.
     ///
     /// A repeated request never shortens the lease, because it may arrive late.
-    async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>>;
+    pub(super) async fn acquire(&mut self, ask: &Ask) -> Result<Option<Row>> {
+        by_database!(self, acquire(ask))
+    }
 
     /// Gives all these locks a lease of at least `lease` µs. Returns the nonces that hold their lock.
-    async fn renew(
+    pub(super) async fn renew(
         &mut self,
         names: &[String],
         nonces: &[String],
         lease: i64,
-    ) -> Result<Vec<String>>;
+    ) -> Result<Vec<String>> {
+        by_database!(self, renew(names, nonces, lease))
+    }
+
+    /// Executes a statement about a name and a nonce. Returns whether it changed a row.
+    async fn change(&mut self, statement: &'static str, name: &str, nonce: &str) -> Result<bool> {
+        with_connection!(self, connection => {
+            let change = sqlx::query(statement).bind(name).bind(nonce);
+            Ok(change.execute(connection).await?.rows_affected() > 0)
+        })
+    }
 
     /// Frees the lock if this nonce holds it. Removes the row, unless it contains buried nonces.
     /// Returns whether the nonce held it.
-    async fn release(&mut self, name: &str, nonce: &str) -> Result<bool>;
+    pub(super) async fn release(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let Statements { remove, free, .. } = self.statements();
+        // A nonce may have been buried while the first statement waited for the row. On PostgreSQL, only
+        // another statement reads what was committed since.
+        Ok(self.change(remove, name, nonce).await? || self.change(free, name, nonce).await?)
+    }
 
-    /// Frees the lock if this nonce holds it, and buries the nonce: its requests that arrive within two minutes get no lock.
-    async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool>;
+    /// Frees the lock if this nonce holds it, and buries the nonce: its requests that arrive within two minutes
+    /// get no lock.
+    pub(super) async fn bury(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let Statements { free, bury, .. } = self.statements();
+        let held = self.change(free, name, nonce).await?;
+        with_connection!(self, connection => {
+            let bury = sqlx::query(*bury).bind(name).bind(nonce);
+            let bury = bury.bind(BURIED).bind(BURIED_MAX);
+            bury.execute(connection).await.map(drop)
+        })?;
+        Ok(held)
+    }
 
-    /// Frees the lock if this nonce holds it, and adds [`revoked`] to the list in the row: for [`BURIED`],
-    /// and until the end of its lease. Returns whether the nonce held it.
-    async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool>;
+    /// Frees the lock if this nonce holds it, and adds its [`revocation`] to the list in the row, and the nonce
+    /// itself: for [`BURIED`], and until the end of its lease. Returns whether the nonce held it.
+    pub(super) async fn revoke(&mut self, name: &str, nonce: &str) -> Result<bool> {
+        let revoke = self.statements().revoke;
+        let revoked = format!("{nonce}{}", revocation(nonce));
+        with_connection!(self, connection => {
+            let revoke = sqlx::query(revoke).bind(revoked).bind(BURIED_MAX).bind(BURIED);
+            let revoke = revoke.bind(name).bind(nonce);
+            Ok(revoke.execute(connection).await?.rows_affected() > 0)
+        })
+    }
 
     /// Returns the buried nonces and [revocations](revocation) in the rows of these locks.
-    async fn gone(&mut self, names: &[String]) -> Result<Vec<String>>;
+    pub(super) async fn gone(&mut self, names: &[String]) -> Result<Vec<String>> {
+        with_connection!(self, connection => {
+            let mut gone = QueryBuilder::new("SELECT gone FROM distributed_lock WHERE name IN (");
+            push_list(&mut gone, names);
+            gone.push(")");
+            let gone = gone.build_query_scalar().persistent(false);
+            gone.fetch_all(connection).await
+        })
+    }
 
-    /// Returns the row of a lock.
-    async fn read(&mut self, name: &str) -> Result<Option<Stored>>;
+    pub(super) async fn read(&mut self, name: &str) -> Result<Option<Stored>> {
+        let read = self.statements().read;
+        with_connection!(self, connection => {
+            sqlx::query_as(read).bind(name).fetch_optional(connection).await
+        })
+    }
 
     /// Returns the id of the source of the tokens. Stores `candidate` if there is none.
-    async fn source(&mut self, candidate: &str) -> Result<String>;
+    pub(super) async fn source(&mut self, candidate: &str) -> Result<String> {
+        const READ: &str = "SELECT id FROM distributed_lock_source";
+        let store = self.statements().store_source;
+        with_connection!(self, connection => {
+            let known = sqlx::query_scalar(READ).fetch_optional(&mut *connection);
+            if let Some(id) = known.await? {
+                return Ok(id);
+            }
+            let store = sqlx::query(store).bind(candidate);
+            store.execute(&mut *connection).await?;
+            sqlx::query_scalar(READ).fetch_one(connection).await
+        })
+    }
 
     /// Removes rows that have no use: free ones whose buried nonces are old, and locks of dead
     /// holders that expired ten minutes ago. Returns whether there may be more.
-    async fn sweep(&mut self) -> Result<bool>;
+    pub(super) async fn sweep(&mut self) -> Result<bool> {
+        by_database!(self, sweep())
+    }
 
     /// Checks that the database answers and has the tables.
-    async fn ping(&mut self) -> Result<()>;
+    pub(super) async fn ping(&mut self) -> Result<()> {
+        const PING: &str = "SELECT number FROM distributed_lock_source";
+        with_connection!(self, connection => connection.execute(PING).await.map(drop))
+    }
 
     /// Creates the tables, unless they exist.
-    async fn create_tables(&mut self) -> Result<()>;
+    pub(super) async fn create_tables(&mut self) -> Result<()> {
+        by_database!(self, create_tables())
+    }
 }
 
-/// A request to acquire a lock.
 #[derive(Debug, Clone)]
 pub(super) struct Ask {
     pub(super) name: String,
@@ -111,7 +243,6 @@ where
 }
 
 impl Stored {
-    /// Returns whether this nonce holds the lock.
     pub(super) fn is_held_by(&self, nonce: &str) -> bool {
         self.nonce == nonce && self.rest > 0
     }
@@ -121,11 +252,6 @@ impl Stored {
 /// no nonce begins like this.
 pub(super) fn revocation(nonce: &str) -> String {
     format!("R{}", nonce.get(1..).unwrap_or_default())
-}
-
-/// What a revocation adds to the list: it also buries the nonce.
-pub(super) fn revoked(nonce: &str) -> String {
-    format!("{nonce}{}", revocation(nonce))
 }
 
 /// Why a nonce does not hold its lock, by the lists of the rows.
@@ -139,16 +265,15 @@ pub(super) fn reason(gone: &[String], nonce: &str) -> LostReason {
 }
 
 /// How long a nonce stays buried, in µs.
-pub(super) const BURIED: i64 = REMEMBERED.as_secs().cast_signed() * 1_000_000;
+const BURIED: i64 = REMEMBERED.as_secs().cast_signed() * 1_000_000;
 
 /// The maximum length of the list of buried nonces: 64 of them.
-pub(super) const BURIED_MAX: u32 = 2_048;
+const BURIED_MAX: i32 = 2_048;
 
 /// How long after its expiry the lock of a dead holder is removed, in µs.
-pub(super) const ABANDONED: i64 = 600_000_000;
+const ABANDONED: i64 = 600_000_000;
 
-/// The bytes of the text in hexadecimal.
-pub(super) fn hex(text: &str) -> String {
+fn hex(text: &str) -> String {
     let mut digits = String::new();
     for byte in text.bytes() {
         write!(digits, "{byte:02X}").expect("a string can be written to");
@@ -156,14 +281,25 @@ pub(super) fn hex(text: &str) -> String {
     digits
 }
 
+/// Adds values with commas between them.
+fn push_list<D: Database, T>(query: &mut QueryBuilder<D>, values: &[T])
+where
+    T: Clone + Send + for<'q> Encode<'q, D> + Type<D> + 'static,
+{
+    let mut list = query.separated(", ");
+    for value in values {
+        list.push_bind(value.clone());
+    }
+}
+
 /// How many rows one sweep removes at most.
-pub(super) const SWEPT_MOST: u32 = 1_000;
+const SWEPT_MOST: u32 = 1_000;
 
 /// A statement that was built from constants, numbers, and hexadecimal digits.
 #[expect(
     clippy::disallowed_methods,
     reason = "no other text becomes part of it"
 )]
-pub(super) fn trusted(statement: String) -> SqlStr {
+fn trusted(statement: String) -> SqlStr {
     AssertSqlSafe(statement).into_sql_str()
 }

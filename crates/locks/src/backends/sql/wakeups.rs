@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::postgres::CHANNEL;
+use super::session::postgres::CHANNEL;
 use crate::shared::lock::lock;
 use crate::shared::retry::Backoff;
 use crate::shared::topics::{Listener, Topics};

@@ -1,8 +1,11 @@
-//! Looking into the queue of a lock, and taking the lock away from its holder.
+//! Looking into the queue of a lock, taking the lock away from its holder, and the periods of jobs.
 //!
 //! Nodes: `<root>/.revoked/<nonce>`, created in the same transaction that deletes the place of the nonce. A
 //! write to `<root>/.revoked` itself reads the clock of the leader, and makes the following reads current.
 //! The next revocation removes nodes that are older than two minutes.
+//!
+//! `<root>/.periods/<name>` contains the nonce that has started the period, and was last written then. A write
+//! to `<root>/.periods` itself reads the clock of the leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use futures_util::future::{join_all, try_join_all};
 use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
 use super::contender::kept_by_first;
-use super::names::{in_order, nonce_of, share};
+use super::names::{element, in_order, nonce_of, share};
 use super::places::Place;
 use super::session::{Session, backend_error};
 use super::turn::{Turn, turn};
@@ -24,12 +27,12 @@ use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::token::Token;
 
 /// A place in a queue, as the server knows it.
-struct Seen {
+pub(super) struct Seen {
     path: String,
-    nonce: Nonce,
+    pub(super) nonce: Nonce,
     permits: u32,
-    is_holder: bool,
-    stat: Stat,
+    pub(super) is_holder: bool,
+    pub(super) stat: Stat,
 }
 
 /// The times of ZooKeeper count milliseconds.
@@ -64,8 +67,7 @@ impl ZooKeeper {
         }
     }
 
-    /// Returns the queue of a lock.
-    async fn queue(
+    pub(super) async fn queue(
         &self,
         session: &Arc<Session>,
         name: &str,
@@ -225,5 +227,45 @@ impl Admin for ZooKeeperBackend {
             }
         });
         Ok(taken)
+    }
+
+    async fn begin_period(
+        &self,
+        name: &str,
+        nonce: Nonce,
+        period: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let session = self.0.sessions.connected().await?;
+        let nonce = nonce.to_string();
+        let directory = format!("{}/.periods", self.0.sessions.root);
+        let path = format!("{directory}/{}", element(name));
+        loop {
+            let now = session.time(&directory).await.map_err(backend_error)?;
+            let started = match session.ask(session.client.get_data(&path)).await {
+                Ok((starter, _)) if starter == nonce.as_bytes() => return Ok(None),
+                Ok((_, stat)) => {
+                    let since = u64::try_from(now - stat.mtime).unwrap_or(0);
+                    let rest = period.saturating_sub(Duration::from_millis(since));
+                    if !rest.is_zero() {
+                        return Ok(Some(rest));
+                    }
+                    let version = Some(stat.version);
+                    let write = session.client.set_data(&path, nonce.as_bytes(), version);
+                    session.write(write).await.map(drop)
+                }
+                Err(Error::NoNode) => {
+                    let options = CreateMode::Persistent.with_acls(session.acls);
+                    let create = session.client.create(&path, nonce.as_bytes(), &options);
+                    session.write(create).await.map(drop)
+                }
+                Err(error) => Err(error),
+            };
+            match started {
+                Ok(()) => return Ok(None),
+                // Another client was faster.
+                Err(Error::BadVersion | Error::NodeExists) => {}
+                Err(error) => return Err(backend_error(error)),
+            }
+        }
     }
 }

@@ -331,7 +331,6 @@ pub(super) async fn remove_unused(place: &Place) -> Result<(), BackendError> {
 }
 
 impl ZooKeeper {
-    /// Deletes a place.
     pub(super) async fn delete(
         &self,
         nonce: Nonce,

@@ -39,11 +39,11 @@ impl ZooKeeperBackend {
         let hold = guard.hold();
         let failed = |error: BackendError| hold.unavailable("write below", error);
         let lost = |reason| {
-            self.0.places.remove(hold.release.nonce);
+            self.0.places.remove(hold.request.nonce);
             let reason = hold.lose(reason);
             Err(LockError::Lost { reason })
         };
-        let place = self.0.places.get(hold.release.nonce);
+        let place = self.0.places.get(hold.request.nonce);
         let Some((lock, place)) = place.and_then(|place| Some((place.path()?, place))) else {
             let cause = "the guard belongs to another back end, or its lock is gone";
             return Err(failed(BackendError::permanent(cause)));
@@ -72,7 +72,7 @@ impl ZooKeeperBackend {
             Err(MultiWriteError::OperationFailed {
                 index: CHECK,
                 source: Error::NoNode,
-            }) => lost(self.0.reason(session, hold.release.nonce).await),
+            }) => lost(self.0.reason(session, hold.request.nonce).await),
             Err(MultiWriteError::RequestFailed {
                 source: Error::SessionExpired,
             }) => lost(LostReason::SessionExpired),

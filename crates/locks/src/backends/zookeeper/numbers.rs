@@ -9,12 +9,10 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use zookeeper_client::{CreateMode, Error};
 
-use super::names::{directory, element, in_order, nonce_of};
+use super::names::element;
 use super::session::{Session, backend_error};
-use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
 use crate::backend::{Change, Changed, Claim, NumberKey, NumberRequest, Numbers};
 use crate::shared::error::{BackendError, LostReason};
@@ -248,31 +246,12 @@ impl Numbers for ZooKeeperBackend {
 
     async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
         let session = self.0.sessions.connected().await?;
-        let queue = format!("{}/{}", self.0.sessions.root, directory(name, Claim::READ));
-        let order = match session.ask(session.client.list_children(&queue)).await {
-            Ok(children) => in_order(children),
-            Err(Error::NoNode) => Vec::new(),
-            Err(error) => return Err(backend_error(error)),
-        };
-        let holds = |position: &usize| turn(&order, *position, None) == Turn::Held;
+        let queue = self.0.queue(&session, name, Claim::READ).await;
+        let queue = queue.map_err(backend_error)?;
         // A client whose session has ended may have a second place before the first one disappears.
-        let mut latest = HashMap::new();
-        for position in (0..order.len()).take_while(holds) {
-            let place = &order[position];
-            latest.insert(nonce_of(place).ok_or(place), position);
-        }
-        let token = async |position: usize| {
-            let path = format!("{queue}/{}", order[position]);
-            session.ask(session.client.check_stat(&path)).await
-        };
-        let mut tokens = Vec::new();
-        for stat in join_all(latest.into_values().map(token)).await {
-            tokens.extend(
-                stat.map_err(backend_error)?
-                    .map(|stat| Token::new(stat.czxid)),
-            );
-        }
-        Ok(tokens)
+        let holders = queue.iter().filter(|seen| seen.is_holder);
+        let latest: HashMap<_, _> = holders.map(|seen| (seen.nonce, seen.stat.czxid)).collect();
+        Ok(latest.into_values().map(Token::new).collect())
     }
 }
 

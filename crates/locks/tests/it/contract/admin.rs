@@ -8,14 +8,13 @@ use stocklock_locks::{LockBuilder, LockError, LockView, LostReason, Nonce, Relea
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    Rig, RigExt, TokenRig, eventually, hand_over, holder, lost_reason, revoke_holder, use_lock,
-    wait_until_nothing_is_left,
+    Rig, RigExt, TokenRig, eventually, hand_over, holder, loss, lost_reason, revoke_holder,
+    use_lock, wait_until_nothing_is_left,
 };
 
 /// A busy machine renews it in time. Some servers grant a shorter one.
 const LEASE: Duration = Duration::from_secs(6);
 
-/// Long enough for a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The clocks of some servers count milliseconds.
@@ -77,13 +76,7 @@ pub(super) async fn revoked_holder_learns_it_and_next_one_enters(rig: &impl Rig)
     let next = next.await.unwrap().unwrap();
     rig.assert_grows(rig.token(&guard), &next);
     assert_eq!(guard.lost().await, LostReason::Revoked);
-    assert_matches!(
-        guard.release().await,
-        ReleaseOutcome::AlreadyLost {
-            reason: LostReason::Revoked,
-            ..
-        }
-    );
+    assert_eq!(loss(guard.release().await), Some(LostReason::Revoked));
     next.verify().await.unwrap();
     next.release().await;
     use_lock(&one, "revoked").await;
@@ -99,9 +92,7 @@ pub(super) async fn verify_and_release_report_revocation(rig: &impl Rig) {
     assert_eq!(lost_reason(&error), Some(LostReason::Revoked));
     let guard = one.lock("asked").lease(LEASE).acquire().await.unwrap();
     let nonce = revoke_holder(operator.lock("asked")).await;
-    let outcome = guard.release().await;
-    let reason = LostReason::Revoked;
-    assert_matches!(outcome, ReleaseOutcome::AlreadyLost { reason: r, .. } if *r == reason);
+    assert_eq!(loss(guard.release().await), Some(LostReason::Revoked));
     // An operator that repeats its request still learns that the first one succeeded.
     assert!(operator.lock("asked").revoke(nonce).await.unwrap());
     wait_until_nothing_is_left(rig, SOON).await;

@@ -7,9 +7,7 @@ use std::time::Duration;
 use stocklock_locks::backend::Backend as _;
 use stocklock_locks::clock::Clock as _;
 
-use crate::rig::{
-    Rig, RigExt, eventually, released, request, use_lock, wait_until_nothing_is_left,
-};
+use crate::rig::{Rig, RigExt, eventually, request, use_lock, wait_until_nothing_is_left};
 
 /// Drops acquisitions after increasing times, until they complete before the drop.
 pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
@@ -87,13 +85,11 @@ pub(super) async fn release_undoes_attempt_dropped_at_any_await_point(rig: &impl
     let backend = rig.backend();
     for polls in 0.. {
         let request = request("polled", rig.lease());
-        let nonce = request.nonce;
-        let mut contender = backend.contender(request);
+        let mut contender = backend.contender(request.clone());
         let ended = poll_times(polls, contender.attempt()).await;
         if contender.may_have_left_something() {
-            let mut request = released("polled", nonce);
-            request.unclear = contender.has_unanswered_attempt();
-            backend.release(&request).await.unwrap();
+            let unclear = contender.has_unanswered_attempt();
+            backend.release(&request, unclear).await.unwrap();
         }
         drop(contender);
         wait_until_nothing_is_left(rig, rig.soon()).await;

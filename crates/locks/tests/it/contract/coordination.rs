@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use stocklock_locks::backend::{Backend as _, Change, NumberKey, NumberRequest};
+use stocklock_locks::backend::{Backend as _, Change};
 use stocklock_locks::{LockError, LostReason};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 
 use crate::rig::{
-    Faults, NumberFaults, RigExt, TokenRig, eventually, meet, meet_at, wait_until_nothing_is_left,
+    Faults, NumberFaults, RigExt, TokenRig, change, eventually, meet, meet_at,
+    wait_until_nothing_is_left,
 };
 
-/// Long enough for a busy machine.
 const LONG: Duration = Duration::from_mins(1);
 
 /// Four processes add to a number. Each gets a sum of its own.
@@ -268,23 +268,16 @@ pub(super) async fn shutdown_ends_waits_for_participants(rig: &impl TokenRig) {
 /// The server gets a request again, also after other changes. It answers as it did before.
 pub(super) async fn repeated_change_counts_once(rig: &(impl Faults + TokenRig)) {
     let (backend, other) = (rig.backend(), rig.manager());
-    let numbers = backend.extras().numbers.unwrap();
-    let key = NumberKey {
-        kind: "number",
-        name: "hits".into(),
-    };
-    let request = NumberRequest::new(key.clone(), Change::Add(3), None);
+    let numbers = backend.numbers().unwrap();
+    let request = change("hits", Change::Add(3));
     let first = numbers.change(&request).await.unwrap();
     assert_eq!(first.value, 3);
     for _ in 0..20 {
         other.number("hits").add(1).await.unwrap();
     }
     assert_eq!(numbers.change(&request).await.unwrap(), first);
-    let exchange = Change::Exchange {
-        expected: 23,
-        to: 5,
-    };
-    let exchange = NumberRequest::new(key, exchange, None);
+    let (expected, to) = (23, 5);
+    let exchange = change("hits", Change::Exchange { expected, to });
     for _ in 0..2 {
         let changed = numbers.change(&exchange).await.unwrap();
         assert!(changed.is_changed && changed.value == 5);

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stocklock_locks::backend::{Attempt, Backend as _, Release, Request};
-use stocklock_locks::{LockError, LostReason, Nonce, ReleaseOutcome};
+use stocklock_locks::{LockError, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    ReadToken, Rig, RigExt, TokenRig, eventually, released, request, try_lock, use_lock,
-    wait_until_left, wait_until_nothing_is_left,
+    ReadToken, Rig, RigExt, TokenRig, eventually, request, try_lock, use_lock, wait_until_left,
+    wait_until_nothing_is_left,
 };
 
 /// Four processes with three tasks each increment a number that only the lock protects.
@@ -93,24 +93,20 @@ pub(super) async fn tokens_grow_within_one_source(rig: &impl TokenRig) {
 /// A release may arrive twice if the answer to the first one was lost.
 pub(super) async fn repeated_release_keeps_lock_of_next_holder(rig: &impl Rig) {
     let backend = rig.backend();
-    let [first, second] = [Nonce::random(), Nonce::random()];
-    let attempt = async |nonce| {
-        let request = request("twice", rig.lease());
-        let mut contender = backend.contender(Request { nonce, ..request });
-        let attempt = contender.attempt().await.unwrap();
-        assert_matches!(attempt, Attempt::Held(_));
+    let [first, second] = [(); 2].map(|()| request("twice", rig.lease()));
+    let attempt = async |request: &Request| {
+        let attempt = backend.contender(request.clone()).attempt().await;
+        assert_matches!(attempt.unwrap(), Attempt::Held(_));
     };
-    attempt(first).await;
-    let release = async |nonce| {
-        let request = released("twice", nonce);
-        backend.release(&request).await.unwrap()
-    };
-    assert_eq!(release(first).await, Release::Released);
-    attempt(second).await;
+    let release = async |request| backend.release(request, false).await.unwrap();
+    attempt(&first).await;
+    assert_eq!(release(&first).await, Release::Released);
+    attempt(&second).await;
     let reason = LostReason::Stolen;
-    assert_eq!(release(first).await, Release::NotHeld(reason));
-    assert_eq!(backend.verify("twice", second).await.unwrap(), None);
-    assert_eq!(release(second).await, Release::Released);
+    assert_eq!(release(&first).await, Release::NotHeld(reason));
+    let verified = backend.verify("twice", second.nonce).await;
+    assert_eq!(verified.unwrap(), None);
+    assert_eq!(release(&second).await, Release::Released);
 }
 
 pub(super) async fn dropped_guard_is_released_in_background(rig: &impl Rig) {

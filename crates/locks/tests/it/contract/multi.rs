@@ -6,7 +6,7 @@ use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, MultiLock, 
 use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
-use crate::rig::{Rig, RigExt, eventually, try_lock, wait_until_nothing_is_left};
+use crate::rig::{Rig, RigExt, eventually, loss, try_lock, wait_until_nothing_is_left};
 
 fn all<T>(manager: &LockManager<T>, names: &[&str]) -> MultiLock<T> {
     MultiLock::of(names.iter().map(|name| manager.lock(name)))
@@ -95,9 +95,7 @@ pub(super) async fn loss_of_one_lock_is_loss_of_all(rig: &impl Rig) {
     assert_matches!(error, LockError::Lost { .. });
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(try_lock(&other, "c").await.is_none());
-    let outcome = guard.release().await;
-    let reason = LostReason::MaxHold;
-    assert_matches!(outcome, ReleaseOutcome::AlreadyLost { reason: found, .. } if *found == reason);
+    assert_eq!(loss(guard.release().await), Some(LostReason::MaxHold));
     assert!(try_lock(&other, "c").await.is_some());
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
 use stocklock_locks::clock::Clock as _;
-use stocklock_locks::{LockError, LockManager, LostReason, ManagerBuilder, Nonce};
+use stocklock_locks::{LockError, LockManager, LostReason, ManagerBuilder};
 use stocklock_testkit::assert_matches;
 
 use super::cancel::cut_after;
 use crate::rig::{
-    Counts, Faults, RigExt, TokenRig, eventually, hand_over, released, request, wait_until_left,
+    Counts, Faults, RigExt, TokenRig, eventually, hand_over, request, wait_until_left,
     wait_until_nothing_is_left,
 };
 
@@ -304,40 +304,33 @@ pub(super) async fn claim_dropped_at_any_time_leaves_nothing(rig: &impl TokenRig
 
 /// The request arrives after its release.
 pub(super) async fn late_claim_takes_nothing(rig: &(impl Faults + TokenRig)) {
-    let (backend, nonce) = (rig.backend(), Nonce::random());
-    let mut release = released("late", nonce);
-    release.claim = Claim::READ;
-    backend.release(&release).await.unwrap();
-    let request = Request {
-        nonce,
-        claim: Claim::READ,
-        ..request("late", rig.lease())
-    };
-    backend.contender(request).attempt().await.unwrap_err();
-    assert_eq!(rig.left().await, 0);
+    let backend = rig.backend();
+    for claim in [Claim::Exclusive, Claim::READ] {
+        let request = Request {
+            claim,
+            ..request("late", rig.lease())
+        };
+        backend.release(&request, false).await.unwrap();
+        backend.contender(request).attempt().await.unwrap_err();
+        assert_eq!(rig.left().await, 0, "{claim:?}");
+    }
 }
 
 /// After a holder has expired, the first request is a late one, which takes nothing.
 pub(super) async fn late_claim_keeps_expired_permits_free(rig: &(impl Faults + TokenRig)) {
-    let (backend, late) = (rig.backend(), Nonce::random());
-    let claim = Claim::Permits { take: 5, of: 10 };
-    let contender = |nonce| {
-        backend.contender(Request {
-            nonce,
-            claim,
-            ..request("slots", rig.lease())
-        })
-    };
+    let backend = rig.backend();
+    let [late, expires] = [(); 2].map(|()| Request {
+        claim: Claim::Permits { take: 5, of: 10 },
+        ..request("slots", rig.lease())
+    });
     let kept = rig.manager().permits("slots", 5, 10).acquire().await;
     let kept = kept.unwrap();
-    let mut release = released("slots", late);
-    release.claim = claim;
-    backend.release(&release).await.unwrap();
-    contender(Nonce::random()).attempt().await.unwrap();
+    backend.release(&late, false).await.unwrap();
+    backend.contender(expires).attempt().await.unwrap();
     // That holder has no manager, which would renew its lease.
     let expired = rig.now() + rig.lease() + rig.moment();
     rig.clock().sleep_until(expired).await;
-    contender(late).attempt().await.unwrap_err();
+    backend.contender(late).attempt().await.unwrap_err();
     let free = rig.manager().permits("slots", 5, 10).try_acquire().await;
     let free = free.unwrap().expect("five permits are free");
     for guard in [kept, free] {

@@ -14,7 +14,6 @@ use super::run;
 use crate::rig::eventually;
 use crate::rig::redis::RedisRig;
 
-/// More than a busy machine needs for a few requests.
 const SOON: Duration = Duration::from_secs(10);
 /// Longer than the test, so that only a message wakes a waiter.
 const LONG: Duration = Duration::from_mins(2);
@@ -59,7 +58,7 @@ async fn own_client_keeps_its_user_database_and_protocol(#[case] protocol: &str)
     for command in [user, others] {
         assert_eq!(run::<String>(&mut direct, command).await, "OK");
     }
-    let address = rig.server.address();
+    let address = rig.server().address();
     let url = format!("redis://shop:s3cr3t@{address}/3?{protocol}");
     let client = Client::open(url.as_str()).unwrap();
     let builder = RedisBuilder::from_client(client.clone());

@@ -1,28 +1,26 @@
 //! Permits and locks on a Redis that refuses some of their writes, or has keys of other programs.
 
 use stocklock_locks::LostReason;
-use stocklock_locks::backend::{
-    Admin as _, Attempt, Backend, Claim, Release, ReleaseRequest, Renewal, Renewed,
-};
+use stocklock_locks::backend::{Admin as _, Attempt, Backend, Claim, Release, Renewed, Request};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::assert_matches;
 
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Rig, RigExt, renewal, request};
+use crate::rig::{Rig, RigExt, request};
 
 /// Acquires the lock `kept`, and returns its renewal.
-async fn acquired(rig: &RedisRig, backend: &RedisBackend, claim: Claim) -> Renewal {
+async fn acquired(rig: &RedisRig, backend: &RedisBackend, claim: Claim) -> Request {
     acquired_as("kept", rig, backend, claim).await
 }
 
-async fn acquired_as(name: &str, rig: &RedisRig, backend: &RedisBackend, claim: Claim) -> Renewal {
+async fn acquired_as(name: &str, rig: &RedisRig, backend: &RedisBackend, claim: Claim) -> Request {
     let mut request = request(name, rig.lease() * 60);
     request.claim = claim;
     let attempt = backend.contender(request.clone()).attempt().await.unwrap();
     assert_matches!(attempt, Attempt::Held(_));
     request.lease *= 2;
-    renewal(&request)
+    request
 }
 
 #[tokio::test]
@@ -53,13 +51,7 @@ async fn locks_and_permits_are_freed_while_memory_is_full() {
         run::<String>(&mut direct, "CONFIG SET maxmemory 0").await;
         let released = acquired(&rig, &backend, claim).await;
         run::<String>(&mut direct, "CONFIG SET maxmemory 1").await;
-        let request = ReleaseRequest {
-            name: released.name,
-            nonce: released.nonce,
-            unclear: true,
-            claim,
-        };
-        let release = backend.release(&request).await;
+        let release = backend.release(&released, true).await;
         assert_eq!(release.unwrap(), Release::Released, "{claim:?}");
         run::<String>(&mut direct, "CONFIG SET maxmemory 0").await;
     }

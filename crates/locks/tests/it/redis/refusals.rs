@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock_locks::backend::{Backend as _, Change, NumberKey, NumberRequest, Numbers as _};
+use stocklock_locks::backend::{Backend as _, Change, Numbers as _};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use self::Refusal::{FullMemory, Replica, TooFewReplicas};
 use super::run;
 use crate::rig::redis::RedisRig;
-use crate::rig::{Counts, Rig, RigExt, eventually, request};
+use crate::rig::{Counts, Rig, RigExt, change, eventually, request};
 
 /// Returns the message of an error. Checks that the error is transient.
 fn transient(error: &LockError) -> String {
@@ -56,20 +56,6 @@ async fn execute(rig: &RedisRig, command: &str) {
     assert_eq!(run::<String>(&mut rig.direct().await, command).await, "OK");
 }
 
-/// How many scripts clients have sent, executed or not.
-async fn scripts(rig: &RedisRig) -> u64 {
-    let stats: String = rig.run("INFO commandstats").await;
-    let lines = stats
-        .lines()
-        .filter(|line| line.starts_with("cmdstat_eval"));
-    let fields = lines.flat_map(|line| line.split([':', ',']));
-    let counts = fields.filter_map(|field| {
-        let count = field.strip_prefix("calls=");
-        count.or_else(|| field.strip_prefix("rejected_calls="))
-    });
-    counts.map(|count| count.parse::<u64>().unwrap()).sum()
-}
-
 /// Neither the acquisition nor a release of what it might have left is sent again and again.
 #[rstest]
 #[case::full_memory("CONFIG SET maxmemory 1")]
@@ -85,7 +71,7 @@ async fn refused_acquisition_costs_one_script(#[case] refuse: &str) {
         guard.release().await;
     }
     execute(&rig, refuse).await;
-    let before = (scripts(&rig).await, rig.proxy.connections());
+    let before = (rig.scripts().await, rig.proxy.connections());
     let begin = Instant::now();
     for number in 0..TIMES {
         for lock in [LockManager::lock, LockManager::write] {
@@ -96,7 +82,7 @@ async fn refused_acquisition_costs_one_script(#[case] refuse: &str) {
     // It waits for all releases.
     manager.shutdown().await;
     let connections = rig.proxy.connections() - before.1;
-    let sent = scripts(&rig).await - before.0;
+    let sent = rig.scripts().await - before.0;
     // One per second at most.
     assert!(
         connections <= 1 + begin.elapsed().as_secs(),
@@ -115,13 +101,12 @@ async fn refused_acquisition_costs_one_script(#[case] refuse: &str) {
 async fn connection_to_a_replica_is_replaced() {
     let rig = RedisRig::start().await;
     let backend = rig.backend();
-    let change = NumberRequest::new(hits(), Change::Add(1), None);
-    backend.change(&change).await.unwrap();
+    let add = || change("hits", Change::Add(1));
+    backend.change(&add()).await.unwrap();
     execute(&rig, "REPLICAOF 127.0.0.1 1").await;
     let before = rig.proxy.connections();
     let replaced = async || {
-        let change = NumberRequest::new(hits(), Change::Add(1), None);
-        backend.change(&change).await.unwrap_err();
+        backend.change(&add()).await.unwrap_err();
         rig.proxy.connections() > before
     };
     eventually("a new connection", Duration::from_secs(20), replaced).await;
@@ -150,13 +135,6 @@ impl Refusal {
     }
 }
 
-fn hits() -> NumberKey {
-    NumberKey {
-        kind: "number",
-        name: "hits".into(),
-    }
-}
-
 #[rstest]
 #[tokio::test]
 async fn refused_change_of_a_number_can_be_repeated(
@@ -165,7 +143,7 @@ async fn refused_change_of_a_number_can_be_repeated(
     let [refuse, accept, code] = refusal.texts();
     let rig = RedisRig::start().await;
     let backend = rig.backend();
-    let change = NumberRequest::new(hits(), Change::Add(1), None);
+    let change = change("hits", Change::Add(1));
     execute(&rig, refuse).await;
     let error = backend.change(&change).await.unwrap_err();
     assert!(!error.is_permanent(), "{error}");
@@ -196,7 +174,7 @@ async fn acquire_waits_while_snapshots_fail() {
     set.arg("SET").arg("save").arg("3600 1");
     let set: String = set.query_async(&mut direct).await.unwrap();
     assert_eq!(set, "OK");
-    let directory = rig.server.directory();
+    let directory = rig.server().directory();
     let saves = async |mode: u32, status: &str| {
         set_permissions(directory, Permissions::from_mode(mode)).unwrap();
         let mut direct = rig.direct().await;
@@ -235,16 +213,16 @@ async fn acquire_waits_while_server_loads_data() {
     let filled: () = fill.query_async(&mut rig.direct().await).await.unwrap();
     assert_eq!(filled, ());
     execute(&rig, "SAVE").await;
-    rig.server.kill9();
+    rig.server().kill9();
     let loading = async || {
         let loads = async || {
-            let answer = ask(&rig.server.address(), "PING\r\nQUIT\r\n").await;
+            let answer = ask(&rig.server().address(), "PING\r\nQUIT\r\n").await;
             answer.is_ok_and(|answer| answer.starts_with("-LOADING"))
         };
         eventually("the server loads", Duration::from_secs(10), loads).await;
         check_refusal(&rig, "LOADING", async || {}).await;
     };
-    tokio::join!(rig.server.restart(), loading());
+    tokio::join!(rig.server().restart(), loading());
 }
 
 /// What a script has done before it was stopped is not undone.
@@ -259,7 +237,7 @@ async fn script_stopped_by_a_missing_permission_is_unclear(
     let rig = RedisRig::start().await;
     let user = format!("ACL SETUSER shop on >s3cr3t ~* &* +@all {missing}");
     execute(&rig, &user).await;
-    let url = format!("redis://shop:s3cr3t@{}/", rig.server.address());
+    let url = format!("redis://shop:s3cr3t@{}/", rig.server().address());
     let backend = RedisBackend::new(&url).unwrap();
     let mut contender = backend.contender(request("own", rig.lease()));
     let error = contender.attempt().await.unwrap_err();

@@ -17,11 +17,11 @@ async fn silent_sentinel_delays_neither_locks_nor_wake_ups() {
     const LIMIT: Duration = Duration::from_millis(300);
     const LONG: Duration = Duration::from_mins(2);
     let (rig, replica) = (RedisRig::start().await, RedisRig::start().await);
-    let port = rig.server.port();
+    let port = rig.server().port();
     let command = format!("REPLICAOF 127.0.0.1 {port}");
     replica.run::<String>(&command).await;
     let sentinels = RedisSentinels::watching(port).await;
-    let silent = Proxy::to(rig.server.address()).await;
+    let silent = Proxy::to(rig.server().address()).await;
     silent.set(Mode::Blackhole).await;
     let url = sentinels.url();
     let url = url.replacen("://", &format!("://{},", silent.address()), 1);

@@ -14,7 +14,6 @@ use super::run;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Counts, Faults, RigExt, eventually, hand_over, request, wait_until_left};
 
-/// More than a busy machine needs.
 const LONG: Duration = Duration::from_mins(1);
 
 /// A back end whose fallback is so long that only a wake-up can wake a waiter in time.
@@ -93,7 +92,7 @@ async fn dead_pubsub_connection_is_replaced() {
     let rig = RedisRig::start().await;
     let backend = no_fallback(&rig.url());
     let [waits, comes_and_goes] = [(); 2].map(|()| LockManager::new(backend.clone()));
-    let held = LockManager::new(no_fallback(&format!("redis://{}/", rig.server.address())));
+    let held = LockManager::new(no_fallback(&rig.direct));
     let guard = held.lock("loud").lease(LONG).acquire().await.unwrap();
     let waiter = tokio::spawn(waits.lock("loud").wait(LONG).acquire());
     wait_for_subscription(&rig, rig.soon()).await;
@@ -187,7 +186,7 @@ async fn user_without_channel_rights_polls() {
     let rig = RedisRig::start().await;
     let set = "ACL SETUSER poll on >secret ~* +@all resetchannels";
     run::<String>(&mut rig.direct().await, set).await;
-    let url = format!("redis://poll:secret@{}/", rig.server.address());
+    let url = format!("redis://poll:secret@{}/", rig.server().address());
     let counts = Counts::default();
     let manager = || {
         let backend = RedisBackend::new(&url).unwrap();
@@ -238,22 +237,11 @@ async fn polling_waiters_subscribe_to_nothing() {
     assert!(rig.channels().await.is_empty());
 }
 
-/// How often the server has executed these commands.
-async fn calls(rig: &RedisRig, commands: &[&str]) -> u32 {
-    let stats: String = run(&mut rig.direct().await, "INFO commandstats").await;
-    let count = |line: &str| {
-        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let calls = rest.split(',').next()?.parse::<u32>().unwrap();
-        commands.contains(&command).then_some(calls)
-    };
-    stats.lines().filter_map(count).sum()
-}
-
 /// Ten processes wait for one writer lock. Each release wakes only the process that is next, so the
 /// number of requests does not grow with the number of waiters.
 #[tokio::test]
 async fn release_wakes_only_the_next_of_many_writers() {
-    const PROCESSES: u32 = 10;
+    const PROCESSES: u64 = 10;
     let rig = RedisRig::start().await;
     let process = || LockManager::new(no_fallback(&rig.url()));
     let lock = |manager: &LockManager| manager.write("busy").lease(LONG).wait(LONG).acquire();
@@ -261,12 +249,11 @@ async fn release_wakes_only_the_next_of_many_writers() {
     let mut waiters = Vec::new();
     for number in 1..=PROCESSES {
         waiters.push(tokio::spawn(lock(&process())));
-        wait_until_left(&rig, 1 + number as usize, rig.soon()).await;
+        wait_until_left(&rig, 1 + usize::try_from(number).unwrap(), rig.soon()).await;
     }
-    let subscribed = async || rig.channels().await.len() == PROCESSES as usize;
+    let subscribed = async || rig.channels().await.len() as u64 == PROCESSES;
     eventually("all subscribed", rig.soon(), subscribed).await;
-    let scripts = async || calls(&rig, &["eval", "evalsha"]).await;
-    let before = scripts().await;
+    let before = rig.scripts().await;
     for waiter in waiters {
         guard.release().await;
         guard = waiter.await.unwrap().unwrap();
@@ -274,7 +261,7 @@ async fn release_wakes_only_the_next_of_many_writers() {
     // For each release its own request and one of the next process, and at most one of each process after
     // its subscription; and one more, because the server did not know the script of the release. If all were
     // woken each time, there would be 65.
-    let requests = scripts().await - before;
+    let requests = rig.scripts().await - before;
     let expected = 2 * PROCESSES..=3 * PROCESSES + 1;
     assert!(expected.contains(&requests), "{requests}");
     guard.release().await;
@@ -285,7 +272,7 @@ async fn release_wakes_only_the_next_of_many_writers() {
 async fn subscriptions_share_requests_and_stay_for_a_while() {
     let rig = RedisRig::start().await;
     let [one, other] = [(); 2].map(|()| LockManager::new(no_fallback(&rig.url())));
-    let requests = async || calls(&rig, &["subscribe"]).await;
+    let requests = async || rig.calls().await["subscribe"];
     let names: Vec<_> = (0..200).map(|number| format!("n{number}")).collect();
     let held = names.iter().map(|name| one.lock(name).acquire());
     let held = futures_util::future::join_all(held).await;

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use redis::Client;
 use stocklock_locks::backend::{Attempt, Backend as _};
 use stocklock_locks::redis::redlock::RedLockBuilder;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::{SOON, scripts};
-use crate::rig::redlock::{Master, RedLockRig};
+use super::SOON;
+use crate::rig::redlock::RedLockRig;
 use crate::rig::{Faults as _, Rig as _, RigExt as _, eventually, request, try_lock, use_lock};
 
 /// Writes a key that is no vote.
@@ -21,7 +22,10 @@ pub(super) async fn set_foreign(rig: &RedLockRig, master: usize, name: &str) {
 #[tokio::test]
 async fn own_clients_lead_to_their_databases() {
     let rig = RedLockRig::start().await;
-    let clients = rig.masters.iter().map(Master::client);
+    let clients = rig
+        .masters
+        .iter()
+        .map(|master| Client::open(master.url()).unwrap());
     let builder = RedLockBuilder::from_clients(clients).max_lease(rig.lease());
     let manager = LockManager::new(builder.build().unwrap());
     let guard = manager.lock("own").acquire().await.unwrap();
@@ -36,7 +40,10 @@ async fn own_clients_lead_to_their_databases() {
 async fn ping_fails_until_a_majority_votes() {
     let rig = RedLockRig::start_private().await;
     let max_lease = Duration::from_secs(15);
-    let clients = rig.masters.iter().map(Master::client);
+    let clients = rig
+        .masters
+        .iter()
+        .map(|master| Client::open(master.url()).unwrap());
     let builder = RedLockBuilder::from_clients(clients).max_lease(max_lease);
     let manager = LockManager::new(builder.build().unwrap());
     let error = manager.ping().await.unwrap_err();
@@ -95,11 +102,11 @@ async fn full_master_costs_two_requests_per_lock() {
     rig.masters[2].run::<String>("CONFIG SET maxmemory 1").await;
     // On a busy machine some answers of the third master come too late.
     let is_cheap = async || {
-        let before = scripts(&rig, 2).await;
+        let before = rig.masters[2].scripts().await;
         for number in 0..LOCKS {
             use_lock(&manager, &format!("n{number}")).await;
         }
-        let sent = scripts(&rig, 2).await - before;
+        let sent = rig.masters[2].scripts().await - before;
         println!("{sent} requests for {LOCKS} locks");
         sent <= 2 * LOCKS + LOCKS / 2
     };
@@ -128,7 +135,7 @@ async fn late_refusal_costs_few_requests() {
     let free = async || rig.votes("warm").await == 0;
     eventually("all votes are given back", SOON, free).await;
     rig.masters[2].run::<String>("CONFIG SET maxmemory 1").await;
-    let before = scripts(&rig, 2).await;
+    let before = rig.masters[2].scripts().await;
     let refusal = rig.masters[2].proxy.hold_answer(b"OOM");
     let guard = manager.lock("late").acquire().await.unwrap();
     refusal.held().await;
@@ -138,7 +145,7 @@ async fn late_refusal_costs_few_requests() {
     guard.release().await;
     // It waits for all releases.
     manager.shutdown().await;
-    let sent = scripts(&rig, 2).await - before;
+    let sent = rig.masters[2].scripts().await - before;
     // A release whose answer comes late is repeated.
     assert!((2..=3).contains(&sent), "{sent}");
 }
@@ -153,7 +160,7 @@ async fn refusal_of_all_masters_costs_one_request_each() {
     for master in &rig.masters {
         master.run::<String>("CONFIG SET maxmemory 1").await;
     }
-    let before = scripts(&rig, 2).await;
+    let before = rig.masters[2].scripts().await;
     for number in 0..LOCKS {
         let lock = manager.lock(&format!("n{number}"));
         let error = lock.try_acquire().await.unwrap_err();
@@ -161,7 +168,7 @@ async fn refusal_of_all_masters_costs_one_request_each() {
     }
     // It waits for all releases.
     manager.shutdown().await;
-    let sent = scripts(&rig, 2).await - before;
+    let sent = rig.masters[2].scripts().await - before;
     // On a busy machine some answers come too late. Their releases are refused, and repeated for two leases.
     assert!(sent <= 15 * LOCKS, "{sent}");
 }

@@ -76,7 +76,6 @@ impl ClusterRig {
         url.replace("127.0.0.1", "127.0.0.2")
     }
 
-    /// The key of a lock.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{{{name}}}", self.prefix)
     }
@@ -97,7 +96,6 @@ impl ClusterRig {
         connect_to_redis(&url).await.unwrap()
     }
 
-    /// Sends a command to a node.
     pub(crate) async fn send<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
         run(&mut self.direct(node).await, command).await
     }

@@ -1,5 +1,6 @@
 //! A private Redis per test, behind a proxy, under real time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,14 +23,18 @@ pub(crate) fn command(line: &str) -> Cmd {
     built
 }
 
-/// Sends such a command.
 pub(crate) async fn run<T: FromRedisValue>(to: &mut MultiplexedConnection, line: &str) -> T {
     command(line).query_async(to).await.expect(line)
 }
 
+/// A Redis server and the proxy in front of it.
 pub(crate) struct RedisRig {
-    pub(crate) server: PrivateServer,
+    /// Does not lead through the proxy.
+    pub(crate) direct: String,
+    url: String,
     pub(crate) proxy: Proxy,
+    /// `None` if other tests use the same server.
+    server: Option<PrivateServer>,
 }
 
 impl RedisRig {
@@ -38,28 +43,61 @@ impl RedisRig {
     }
 
     pub(crate) async fn before(server: PrivateServer) -> Self {
-        let proxy = Proxy::to(server.address()).await;
-        Self { server, proxy }
+        Self::at(server.url().to_owned(), Some(server)).await
+    }
+
+    pub(crate) async fn at(direct: String, server: Option<PrivateServer>) -> Self {
+        let (proxy, url) = Proxy::before(&direct).await;
+        Self {
+            direct,
+            url,
+            proxy,
+            server,
+        }
+    }
+
+    pub(crate) fn server(&self) -> &PrivateServer {
+        self.server.as_ref().expect("a private server")
     }
 
     /// Opens a connection that does not use the proxy.
     pub(crate) async fn direct(&self) -> MultiplexedConnection {
-        let url = format!("redis://{}/", self.server.address());
-        connect_to_redis(&url).await.unwrap()
+        connect_to_redis(&self.direct).await.unwrap()
     }
 
+    /// The URL through the proxy.
     pub(crate) fn url(&self) -> String {
-        format!("redis://{}/", self.proxy.address())
+        self.url.clone()
     }
 
-    /// Sends a command to the server.
     pub(crate) async fn run<T: FromRedisValue>(&self, line: &str) -> T {
         run(&mut self.direct().await, line).await
     }
 
-    /// Returns the channels that have subscribers.
     pub(crate) async fn channels(&self) -> Vec<String> {
         self.run("PUBSUB CHANNELS").await
+    }
+
+    /// How often clients have sent each command, executed or not.
+    pub(crate) async fn calls(&self) -> BTreeMap<String, u64> {
+        let stats: String = self.run("INFO commandstats").await;
+        let calls = |line: &str| {
+            let (command, fields) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+            let counts = fields.split(',').filter_map(|field| {
+                let count = field.strip_prefix("calls=");
+                count.or_else(|| field.strip_prefix("rejected_calls="))
+            });
+            let sum = counts.map(|count| count.parse::<u64>().unwrap()).sum();
+            Some((command.to_owned(), sum))
+        };
+        stats.lines().filter_map(calls).collect()
+    }
+
+    /// How many scripts clients have sent, by hash or as text.
+    pub(crate) async fn scripts(&self) -> u64 {
+        let mut calls = self.calls().await;
+        calls.retain(|command, _| command.starts_with("eval"));
+        calls.into_values().sum()
     }
 
     pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
@@ -101,8 +139,7 @@ impl Faults for RedisRig {
     }
 
     fn outsider(&self) -> RedisBackend {
-        let url = format!("redis://{}/", self.server.address());
-        RedisBackend::new(&url).unwrap()
+        RedisBackend::new(&self.direct).unwrap()
     }
 
     fn proxies(&self) -> Vec<&Proxy> {
@@ -114,7 +151,7 @@ impl Faults for RedisRig {
     }
 
     fn servers(&self) -> Vec<&PrivateServer> {
-        vec![&self.server]
+        vec![self.server()]
     }
 }
 

@@ -5,69 +5,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use redis::FromRedisValue;
-use redis::aio::MultiplexedConnection;
 use stocklock_locks::clock::BootClock;
 use stocklock_locks::redis::redlock::{RedLockBackend, RedLockBuilder};
 use stocklock_testkit::proxy::Proxy;
-use stocklock_testkit::servers::{PrivateServer, connect_to_redis, fresh_masters, vote};
+use stocklock_testkit::servers::{PrivateServer, fresh_masters, vote};
 
-use super::redis::run;
+use super::redis::RedisRig;
 use super::{Faults, Rig, eventually};
 
 /// How long a master may take to answer.
 const NODE_LIMIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct RedLockRig {
-    pub(crate) masters: Vec<Master>,
+    pub(crate) masters: Vec<RedisRig>,
     max_lease: Duration,
-}
-
-/// A Redis master and the proxy in front of it.
-pub(crate) struct Master {
-    /// Its URL without the proxy.
-    url: String,
-    /// Its URL through the proxy.
-    through: String,
-    pub(crate) proxy: Proxy,
-    /// `None` if other tests use the same server.
-    server: Option<PrivateServer>,
-}
-
-impl Master {
-    async fn new(url: String, server: Option<PrivateServer>) -> Self {
-        let (proxy, through) = Proxy::before(&url).await;
-        Self {
-            url,
-            through,
-            proxy,
-            server,
-        }
-    }
-
-    pub(crate) fn server(&self) -> &PrivateServer {
-        let server = self.server.as_ref();
-        server.expect("the test started private masters")
-    }
-
-    /// Opens a connection that does not use the proxy.
-    pub(crate) async fn direct(&self) -> MultiplexedConnection {
-        connect_to_redis(&self.url).await.unwrap()
-    }
-
-    /// A client of the database of this test.
-    pub(crate) fn client(&self) -> redis::Client {
-        redis::Client::open(self.through.as_str()).unwrap()
-    }
-
-    /// Sends a command to the server.
-    pub(crate) async fn run<T: FromRedisValue>(&self, line: &str) -> T {
-        run(&mut self.direct().await, line).await
-    }
-
-    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
-        self.run(&format!("KEYS {pattern}")).await
-    }
 }
 
 impl RedLockRig {
@@ -76,7 +27,6 @@ impl RedLockRig {
         Self::of(3).await
     }
 
-    /// Masters that other tests use too.
     pub(crate) async fn of(masters: usize) -> Self {
         Self::with_max_lease(masters, Self::LEASE).await
     }
@@ -84,7 +34,7 @@ impl RedLockRig {
     /// Masters that other tests use too, for locks with such leases. The first such test waits for the masters.
     pub(crate) async fn with_max_lease(masters: usize, max_lease: Duration) -> Self {
         let masters = fresh_masters(masters, max_lease).await;
-        let masters = masters.urls.into_iter().map(|url| Master::new(url, None));
+        let masters = masters.urls.into_iter().map(|url| RedisRig::at(url, None));
         Self {
             masters: join_all(masters).await,
             max_lease,
@@ -98,12 +48,8 @@ impl RedLockRig {
 
     /// Masters that this test may kill and change.
     pub(crate) async fn private(masters: usize) -> Self {
-        let start = async || {
-            let server = PrivateServer::redis(&[]).await;
-            Master::new(server.url().to_owned(), Some(server)).await
-        };
-        let masters = join_all((0..masters).map(|_| start())).await;
-        let urls: Vec<_> = masters.iter().map(|master| &*master.url).collect();
+        let masters = join_all((0..masters).map(|_| RedisRig::start())).await;
+        let urls: Vec<_> = masters.iter().map(|master| &*master.direct).collect();
         vote(&urls, Self::LEASE).await;
         Self {
             masters,
@@ -120,7 +66,7 @@ impl RedLockRig {
 
     /// The URLs, with commas between them.
     pub(crate) fn urls(&self) -> String {
-        let urls: Vec<_> = self.masters.iter().map(|master| &*master.through).collect();
+        let urls: Vec<_> = self.masters.iter().map(RedisRig::url).collect();
         urls.join(",")
     }
 
@@ -137,7 +83,6 @@ impl RedLockRig {
         eventually("all masters have voted", Self::SOON, voted).await;
     }
 
-    /// How many keys all masters have together.
     pub(crate) async fn keys(&self) -> usize {
         let keys = self.masters.iter().map(|master| master.keys("*"));
         join_all(keys).await.concat().len()
@@ -157,14 +102,14 @@ impl RedLockRig {
         self.masters[master].run(&delete).await
     }
 
-    fn settings<'a>(&self, urls: impl Iterator<Item = &'a String>) -> RedLockBuilder {
+    fn settings(&self, urls: impl Iterator<Item = String>) -> RedLockBuilder {
         let builder = RedLockBackend::builder(urls).max_lease(self.max_lease);
         builder.node_limit(NODE_LIMIT)
     }
 
     /// A back end that waits for a silent master for three times as long as this.
     pub(crate) fn patient(&self, node_limit: Duration) -> RedLockBackend {
-        let settings = self.settings(self.masters.iter().map(|master| &master.through));
+        let settings = self.settings(self.masters.iter().map(RedisRig::url));
         settings.node_limit(node_limit).build().unwrap()
     }
 }
@@ -199,7 +144,7 @@ impl Faults for RedLockRig {
     }
 
     fn outsider(&self) -> RedLockBackend {
-        let settings = self.settings(self.masters.iter().map(|master| &master.url));
+        let settings = self.settings(self.masters.iter().map(|master| master.direct.clone()));
         settings.build().unwrap()
     }
 
@@ -214,6 +159,6 @@ impl Faults for RedLockRig {
     }
 
     fn servers(&self) -> Vec<&PrivateServer> {
-        self.masters.iter().map(Master::server).collect()
+        self.masters.iter().map(RedisRig::server).collect()
     }
 }

@@ -129,7 +129,6 @@ impl SqlRig {
         }
     }
 
-    /// The number that a statement selects.
     pub(crate) async fn number(&self, select: impl Into<String>) -> i64 {
         let select = trusted(select);
         with_connection!(self, connection => {
@@ -166,7 +165,6 @@ impl SqlRig {
         })
     }
 
-    /// The database's clock in µs.
     pub(crate) async fn clock(&self) -> i64 {
         let select = match self.kind {
             Backend::Sqlite => "SELECT CAST(unixepoch('now', 'subsec') * 1000000 AS INTEGER)",

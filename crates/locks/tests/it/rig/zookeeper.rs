@@ -28,7 +28,6 @@ impl ZooKeeperRig {
         Self::below(fresh_zookeeper().await, None).await
     }
 
-    /// Uses a private server.
     pub(crate) async fn start_private() -> Self {
         let server = PrivateServer::zookeeper().await;
         let parent = TestZooKeeper::create(server.url(), false).await;
@@ -81,7 +80,6 @@ impl ZooKeeperRig {
             .response_limit(Duration::from_millis(500))
     }
 
-    /// Reads a counter of the private server.
     pub(crate) async fn counter(&self, name: &str) -> u64 {
         let said = self.ask("mntr").await;
         let mut lines = said.lines().filter_map(|line| line.split_once('\t'));

@@ -10,7 +10,6 @@ use stocklock_testkit::servers::Backend::Postgres;
 use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, RigExt, eventually, hand_over, use_lock};
 
-/// More than a busy machine needs.
 const LONG: Duration = Duration::from_mins(1);
 
 /// A manager whose fallback is so long that only a wake-up can wake a waiter in time.

@@ -59,7 +59,6 @@ impl Holder {
         (self, token)
     }
 
-    /// The next line that it writes.
     pub(crate) async fn line(&mut self, within: Duration) -> String {
         let mut line = String::new();
         eventually("the holder writes a line", within, async || {

@@ -18,13 +18,11 @@ use crate::rig::{
     use_lock,
 };
 
-/// More than a busy machine needs for a few requests.
 const SOON: Duration = Duration::from_secs(20);
 
 const OWNER: &str = "shop:s3cr3t";
 const STRANGER: &str = "shop:wr0ng";
 
-/// A manager with these credentials.
 fn manager(rig: &ZooKeeperRig, credentials: &str) -> LockManager {
     let settings = rig.settings(&rig.proxy.address().to_string());
     LockManager::new(settings.auth("digest", credentials).build().unwrap())

@@ -12,10 +12,8 @@ use tokio::time::{sleep, timeout};
 use crate::rig::eventually;
 use crate::rig::zookeeper::ZooKeeperRig;
 
-/// How often each side adds one.
 const ADDITIONS: u32 = 200;
 
-/// More time than they need.
 const LIMIT: Duration = Duration::from_secs(90);
 const SESSION: Duration = Duration::from_secs(20);
 

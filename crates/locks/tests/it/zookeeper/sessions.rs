@@ -1,16 +1,13 @@
 //! An acquisition that continues in a new session while the ensemble has not ended the earlier one. The
 //! earlier session may have a node with the same nonce until then.
 
-use std::sync::Arc;
-
-use stocklock_locks::Nonce;
-use stocklock_locks::backend::{Attempt, Backend as _, Contender, ReleaseRequest};
+use stocklock_locks::backend::{Attempt, Backend as _, Contender, Request};
 use stocklock_locks::zookeeper::ZooKeeperBackend;
 use stocklock_testkit::assert_matches;
 use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Rig as _, RigExt as _, eventually, released, request};
+use crate::rig::{Rig as _, RigExt as _, eventually, request};
 
 /// How many acquisitions a test tries: the nodes of a directory have no order, so the right one may be
 /// found by chance.
@@ -19,8 +16,7 @@ const TIMES: usize = 8;
 /// An acquisition with a node in each of two sessions, whose answers were lost.
 struct Twice {
     contender: Box<dyn Contender>,
-    name: Arc<str>,
-    nonce: Nonce,
+    request: Request,
     /// The path of the node in the earlier session.
     earlier: String,
 }
@@ -33,21 +29,20 @@ impl Twice {
         number: usize,
     ) -> Self {
         let request = request(&format!("twice-{number}"), rig.lease());
-        let (name, nonce) = (request.name.clone(), request.nonce);
+        let (name, nonce) = (&request.name, request.nonce);
         let directory = format!("{}/{name}", rig.root);
         let container = CreateMode::Container.with_acls(Acls::anyone_all());
         earlier.mkdir(&directory, &container).await.unwrap();
         let place = format!("{directory}/_c_{nonce}-lock-");
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let (_, sequence) = earlier.create(&place, &[], &options).await.unwrap();
-        let mut contender = backend.contender(request);
+        let mut contender = backend.contender(request.clone());
         rig.proxy.cut_after(b"-lock-", 1);
         contender.attempt().await.unwrap_err();
         assert_eq!(rig.left().await, 2);
         Self {
             contender,
-            name,
-            nonce,
+            request,
             earlier: format!("{place}{sequence}"),
         }
     }
@@ -65,14 +60,8 @@ impl Twice {
 
     /// Repeats the release until it is answered.
     async fn release(&self, rig: &ZooKeeperRig, backend: &ZooKeeperBackend) {
-        let request = ReleaseRequest {
-            unclear: true,
-            ..released(&self.name, self.nonce)
-        };
-        eventually("the release is answered", rig.lease() * 5, async || {
-            backend.release(&request).await.is_ok()
-        })
-        .await;
+        let released = async || backend.release(&self.request, true).await.is_ok();
+        eventually("the release is answered", rig.lease() * 5, released).await;
     }
 }
 

@@ -147,7 +147,6 @@ impl Nodes {
     }
 }
 
-/// What a node knows of the cluster.
 #[derive(Debug, Default)]
 struct Table {
     masters: Vec<Range>,

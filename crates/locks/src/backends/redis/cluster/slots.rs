@@ -2,7 +2,6 @@
 
 use crc16::{State, XMODEM};
 
-/// How many there are.
 const SLOTS: u16 = 16_384;
 
 /// The slot of a key: of the text between its first `{` and the next `}`, if there is any, so that keys

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::RedLockBackend;
 use super::node::Node;
-use super::quorum::{Answers, unanswered};
+use super::quorum::{Answers, count, unanswered};
 use crate::backend::{Admin, Claim};
 use crate::claims::{Claimant, LockView};
 use crate::shared::error::BackendError;
@@ -27,21 +27,12 @@ fn votes(answers: &Answers<Held>) -> (usize, HashMap<Nonce, Vec<Duration>>) {
     (known.count(), votes)
 }
 
-/// The number of answers, and how many of them are yes.
-fn counted(answers: &Answers<bool>) -> (usize, usize) {
-    let known = answers.iter().flatten().flatten();
-    (known.clone().count(), known.filter(|yes| **yes).count())
-}
-
 #[async_trait]
 impl Admin for RedLockBackend {
     async fn ping(&self) -> Result<(), BackendError> {
         let votes_in = |_, node: Arc<Node>| async move { node.votes_in().await };
         let majority = self.0.majority();
-        let voters = |answers: &Answers<u64>| {
-            let votes = |answer: &&Option<_>| matches!(answer, Some(Ok(0)));
-            answers.iter().filter(votes).count()
-        };
+        let voters = |answers: &Answers<u64>| count(answers, |votes_in| *votes_in == 0);
         let is_settled = |answers: &Answers<u64>| {
             voters(answers) >= majority || voters(answers) + unanswered(answers) < majority
         };
@@ -100,17 +91,26 @@ impl Admin for RedLockBackend {
             async move { node.revoke(&name, nonce).await }
         };
         // The masters that have not answered are then no majority, so the holder has none either.
-        let enough = self.0.nodes().len() - self.0.majority() + 1;
+        let enough = self.0.minority();
+        let known = |answers: &_| count(answers, |_: &bool| true);
         let is_settled = |answers: &Answers<bool>| {
-            let known = counted(answers).0;
-            known >= enough || known + unanswered(answers) < enough
+            known(answers) >= enough || known(answers) + unanswered(answers) < enough
         };
         let answers = self.0.ask(request, is_settled).await;
-        let (known, yes) = counted(&answers);
+        let known = known(&answers);
         if known >= enough {
-            Ok(yes > 0)
+            Ok(count(&answers, |yes| *yes) > 0)
         } else {
             Err(self.0.too_few(known, &answers, |_| None))
         }
+    }
+
+    async fn begin_period(
+        &self,
+        _: &str,
+        _: Nonce,
+        _: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        Err(BackendError::permanent("RedLock has no periods"))
     }
 }

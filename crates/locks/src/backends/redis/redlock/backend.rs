@@ -7,28 +7,24 @@ use async_trait::async_trait;
 use super::RedLockBackend;
 use super::contender::QuorumContender;
 use super::node::{Ballot, Loss, Node};
-use super::quorum::{Answers, no, reason, yes};
+use super::quorum::Answers;
 use crate::backend::{
-    Backend, Contender, Extras, Fencing, Nudge, Properties, Release, ReleaseRequest, Renewal,
-    Renewed, Request, Sealed,
+    Backend, Contender, Fencing, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
 
-/// For each renewal, the masters with such an answer.
-fn answered(
+/// For each renewal, the masters that have answered, and what.
+fn by_renewal(
     answers: &Answers<Vec<Loss>>,
     numbers: &[&[usize]],
     renewals: usize,
-    is_wanted: impl Fn(&Loss) -> bool,
-) -> Vec<Vec<usize>> {
+) -> Vec<Vec<(usize, Loss)>> {
     let mut found = vec![Vec::new(); renewals];
     for (node, answer) in answers.iter().enumerate() {
         let Some(Ok(losses)) = answer else { continue };
         for (loss, &number) in losses.iter().zip(numbers[node]) {
-            if is_wanted(loss) {
-                found[number].push(node);
-            }
+            found[number].push((node, *loss));
         }
     }
     found
@@ -54,15 +50,15 @@ impl Backend for RedLockBackend {
         }
     }
 
-    fn extras(&self) -> Extras<'_> {
-        Extras::default()
+    fn numbers(&self) -> Option<&dyn Numbers> {
+        None
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
         Box::new(QuorumContender::new(Arc::clone(&self.0), request))
     }
 
-    async fn renew(&self, renewals: &[Renewal]) -> Result<Vec<Renewed>, BackendError> {
+    async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {
         let by_node = self.0.renewals_by_node(renewals);
         let numbers: Vec<&[usize]> = by_node.iter().map(|(_, numbers)| &**numbers).collect();
         let request = |index: usize, node: Arc<Node>| {
@@ -77,35 +73,28 @@ impl Backend for RedLockBackend {
         // Locks in one request may have votes of different masters. One whose majority depends on a silent
         // master does not delay the others for longer than a watchdog waits.
         let is_settled = |answers: &Answers<Vec<Loss>>| {
-            let kept = answered(answers, &numbers, renewals.len(), Loss::is_none);
-            kept.iter().enumerate().all(|(number, kept)| {
+            let found = by_renewal(answers, &numbers, renewals.len());
+            found.iter().enumerate().all(|(number, found)| {
                 let is_open = |(node, answer): &(usize, &Option<_>)| {
                     answer.is_none() && numbers[*node].contains(&number)
                 };
                 let open = answers.iter().enumerate().filter(is_open).count();
-                kept.len() >= self.0.majority() || kept.len() + open < self.0.majority()
+                let kept = found.iter().filter(|(_, loss)| loss.is_none()).count();
+                kept >= self.0.majority() || kept + open < self.0.majority()
             })
         };
         let shortest = renewals.iter().map(|renewal| renewal.lease).min();
         let shortest = shortest.unwrap_or_default().min(self.0.max_lease);
         let limit = (self.0.limit * 3).min(shortest / 4);
         let answers = self.0.ask_within(limit, request, is_settled).await;
-        let masters =
-            |is_wanted: fn(&Loss) -> bool| answered(&answers, &numbers, renewals.len(), is_wanted);
-        let (kept, lost) = (masters(Loss::is_none), masters(Loss::is_some));
-        let revoked = masters(|loss| *loss == Some(LostReason::Revoked));
-        let count = |(number, renewal): (usize, &Renewal)| {
-            let reason = if revoked[number].is_empty() {
-                LostReason::Stolen
-            } else {
-                LostReason::Revoked
-            };
-            self.0.count(renewal, &kept[number], &lost[number], reason)
-        };
-        Ok(renewals.iter().enumerate().map(count).collect())
+        let found = by_renewal(&answers, &numbers, renewals.len());
+        let counted = renewals.iter().zip(found);
+        Ok(counted
+            .map(|(renewal, answers)| self.0.count(renewal, &answers))
+            .collect())
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Release, BackendError> {
+    async fn release(&self, request: &Request, unclear: bool) -> Result<Release, BackendError> {
         let votes = self.0.remove(request.nonce);
         let ballot = Ballot {
             name: request.name.to_string(),
@@ -114,25 +103,15 @@ impl Backend for RedLockBackend {
         };
         let unclear = |index: usize| {
             let is_open = votes.as_ref().is_none_or(|votes| votes.is_open(index));
-            request.unclear && is_open
+            unclear && is_open
         };
         let release = |index: usize, node: Arc<Node>| {
             let (ballot, unclear) = (ballot.clone(), unclear(index));
             async move { node.release(&ballot, unclear).await }
         };
-        let majority = self.0.majority();
-        let is_settled = |answers: &_| self.0.is_settled(answers);
-        let answers = self.0.ask(release, is_settled).await;
-        if yes(&answers) >= majority {
-            self.0.release_late(&answers, &ballot, unclear);
-            Ok(Release::Released)
-        } else if no(&answers) > self.0.nodes().len() - majority {
-            self.0.release_late(&answers, &ballot, unclear);
-            Ok(Release::NotHeld(reason(&answers)))
-        } else {
-            let usable = yes(&answers) + no(&answers);
-            Err(self.0.too_few(usable, &answers, |_| None))
-        }
+        let (loss, answers) = self.0.ask_for_loss(release).await?;
+        self.0.release_late(&answers, &ballot, unclear);
+        Ok(loss.map_or(Release::Released, Release::NotHeld))
     }
 
     async fn verify(&self, _name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
@@ -148,18 +127,11 @@ impl Backend for RedLockBackend {
                 }
             }
         };
-        let majority = self.0.majority();
-        let is_settled = |answers: &_| self.0.is_settled(answers);
-        let answers = self.0.ask(verify, is_settled).await;
-        if yes(&answers) >= majority {
-            Ok(None)
-        } else if no(&answers) > self.0.nodes().len() - majority {
+        let (loss, _) = self.0.ask_for_loss(verify).await?;
+        if loss.is_some() {
             self.0.give_up(nonce);
-            Ok(Some(reason(&answers)))
-        } else {
-            let usable = yes(&answers) + no(&answers);
-            Err(self.0.too_few(usable, &answers, |_| None))
         }
+        Ok(loss)
     }
 
     fn attach(&self, nudge: Nudge) {

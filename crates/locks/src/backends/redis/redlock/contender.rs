@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::node::{Ballot, Loss, Node, Vote};
-use super::quorum::{Answers, Quorum, Votes, unanswered};
+use super::quorum::{Answers, Quorum, Votes, count, unanswered};
 use crate::backend::{Attempt, Contender, Grant, Request, Sealed};
 use crate::shared::error::{BackendError, was_answered};
 
@@ -74,10 +74,8 @@ fn open<T>(answers: &Answers<T>) -> Vec<usize> {
     (0..answers.len()).filter(is_open).collect()
 }
 
-/// The masters that have answered with this.
-fn with(answers: &Answers<Vote>, wanted: Vote) -> Vec<usize> {
-    let is_wanted = |node: &usize| matches!(&answers[*node], Some(Ok(vote)) if *vote == wanted);
-    (0..answers.len()).filter(is_wanted).collect()
+fn is(wanted: Vote) -> impl Fn(&Vote) -> bool {
+    move |vote| *vote == wanted
 }
 
 impl Sealed for QuorumContender {}
@@ -109,19 +107,20 @@ impl Contender for QuorumContender {
         let majority = self.quorum.majority();
         // Whether it is held, and if not, whether enough masters can vote.
         let is_settled = |answers: &Answers<Vote>| {
-            let (given, open) = (with(answers, Vote::Given).len(), unanswered(answers));
-            let voters = given + with(answers, Vote::Taken).len();
+            let (given, open) = (count(answers, is(Vote::Given)), unanswered(answers));
+            let voters = given + count(answers, is(Vote::Taken));
             let is_reached = |count: usize| count >= majority || count + open < majority;
             given >= majority || is_reached(given) && is_reached(voters)
         };
         let answers = self.quorum.ask(vote, is_settled).await;
         let open = open(&answers);
         let is_unanswered = was_unanswered || !open.is_empty();
-        let given = with(&answers, Vote::Given);
-        if given.len() >= majority {
+        let given = count(&answers, is(Vote::Given));
+        if given >= majority {
+            let gave = |node: &usize| matches!(answers[*node], Some(Ok(Vote::Given)));
             self.quorum.insert(Votes {
                 ballot,
-                nodes: given,
+                nodes: (0..answers.len()).filter(gave).collect(),
                 open: (!was_unanswered).then_some(open),
             });
             self.holds = true;
@@ -131,14 +130,14 @@ impl Contender for QuorumContender {
                 lease: self.quorum.validity(lease),
             }));
         }
-        let has_votes = !given.is_empty() || !open.is_empty();
+        let has_votes = given > 0 || !open.is_empty();
         let is_clear = !has_votes || self.give_back(&ballot, &answers).await;
         self.is_unanswered = is_unanswered || !is_clear;
-        if !with(&answers, Vote::Released).is_empty() {
+        if count(&answers, is(Vote::Released)) > 0 {
             let cause = "this acquisition was already released";
             return Err(BackendError::permanent(cause));
         }
-        let voters = given.len() + with(&answers, Vote::Taken).len();
+        let voters = given + count(&answers, is(Vote::Taken));
         if voters < majority {
             let problem = |vote: &Vote| match vote {
                 Vote::Restarted(votes_in) => Some(self.quorum.restarted(*votes_in)),

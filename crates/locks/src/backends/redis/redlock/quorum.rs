@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::node::{Ballot, Loss, Node};
-use crate::backend::{Renewal, Renewed};
+use crate::backend::{Renewed, Request};
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::lock::lock;
 use crate::shared::managers::Managers;
@@ -23,21 +23,14 @@ const GRACE: Duration = Duration::from_millis(5);
 /// The answer of each master. `None` if it has not answered.
 pub(super) type Answers<T> = Vec<Option<Result<T, BackendError>>>;
 
-/// The masters that have, or had, a vote.
-pub(super) fn yes(answers: &Answers<Loss>) -> usize {
-    let is_yes = |answer: &&Option<_>| matches!(answer, Some(Ok(None)));
-    answers.iter().filter(is_yes).count()
-}
-
-/// The masters that have no vote.
-pub(super) fn no(answers: &Answers<Loss>) -> usize {
-    let is_no = |answer: &&Option<_>| matches!(answer, Some(Ok(Some(_))));
-    answers.iter().filter(is_no).count()
+/// How many masters have given such an answer.
+pub(super) fn count<T>(answers: &Answers<T>, is_wanted: impl Fn(&T) -> bool) -> usize {
+    let known = answers.iter().flatten().flatten();
+    known.filter(|answer| is_wanted(answer)).count()
 }
 
 /// Why a lock is lost: it was revoked if one of the masters reports that.
-pub(super) fn reason(answers: &Answers<Loss>) -> LostReason {
-    let mut losses = answers.iter().flatten().flatten();
+fn reason<'a>(mut losses: impl Iterator<Item = &'a Loss>) -> LostReason {
     if losses.any(|loss| *loss == Some(LostReason::Revoked)) {
         LostReason::Revoked
     } else {
@@ -210,14 +203,42 @@ impl Quorum {
         )
     }
 
-    /// Returns true if the outcome of yes or no no longer depends on the masters that have not answered: a
-    /// majority says yes, or can no longer do so; and if it cannot, whether the others said no.
-    pub(super) fn is_settled(&self, answers: &Answers<Loss>) -> bool {
-        let (yes, no, open) = (yes(answers), no(answers), unanswered(answers));
-        let enough_no = self.nodes.len() - self.majority() + 1;
-        yes >= self.majority()
-            || no >= enough_no
-            || (yes + open < self.majority() && no + open < enough_no)
+    /// How many masters decide that the others are no majority.
+    pub(super) const fn minority(&self) -> usize {
+        self.nodes.len() - self.majority() + 1
+    }
+
+    /// Asks all masters whether they have a vote. Does not wait for those that have not answered if the outcome
+    /// no longer depends on them: a majority says yes, or can no longer do so; and if it cannot, whether the
+    /// others said no. Returns the loss of the lock, and the answers.
+    pub(super) async fn ask_for_loss<F>(
+        &self,
+        request: impl Fn(usize, Arc<Node>) -> F,
+    ) -> Result<(Loss, Answers<Loss>), BackendError>
+    where
+        F: Future<Output = Result<Loss, BackendError>> + Send + 'static,
+    {
+        let (majority, enough_no) = (self.majority(), self.minority());
+        let count = |answers: &_| {
+            (
+                count(answers, Option::is_none),
+                count(answers, Option::is_some),
+            )
+        };
+        let is_settled = |answers: &Answers<Loss>| {
+            let ((yes, no), open) = (count(answers), unanswered(answers));
+            yes >= majority || no >= enough_no || (yes + open < majority && no + open < enough_no)
+        };
+        let answers = self.ask(request, is_settled).await;
+        let (yes, no) = count(&answers);
+        if yes >= majority {
+            Ok((None, answers))
+        } else if no >= enough_no {
+            let reason = reason(answers.iter().flatten().flatten());
+            Ok((Some(reason), answers))
+        } else {
+            Err(self.too_few(yes + no, &answers, |_| None))
+        }
     }
 
     /// Remembers the votes of a lock that was acquired.
@@ -301,8 +322,7 @@ impl Quorum {
         });
     }
 
-    /// The votes to renew on each master.
-    pub(super) fn renewals_by_node(&self, renewals: &[Renewal]) -> Vec<Renewals> {
+    pub(super) fn renewals_by_node(&self, renewals: &[Request]) -> Vec<Renewals> {
         let mut by_node = vec![Renewals::default(); self.nodes.len()];
         let held = lock(&self.held);
         for (number, renewal) in renewals.iter().enumerate() {
@@ -318,27 +338,27 @@ impl Quorum {
         by_node
     }
 
-    /// Removes the votes that masters have lost, for this reason. The lock is renewed if a majority has
-    /// confirmed that.
-    pub(super) fn count(
-        &self,
-        renewal: &Renewal,
-        kept: &[usize],
-        lost: &[usize],
-        reason: LostReason,
-    ) -> Renewed {
+    /// Removes the votes that masters have lost. The lock is renewed if a majority has confirmed that.
+    pub(super) fn count(&self, renewal: &Request, answers: &[(usize, Loss)]) -> Renewed {
         let (left, kept) = {
             let mut held = lock(&self.held);
             let Some(votes) = held.get_mut(&renewal.nonce) else {
                 return Renewed::Gone(LostReason::Stolen);
             };
-            votes.nodes.retain(|node| !lost.contains(node));
-            let kept = votes.nodes.iter().filter(|node| kept.contains(node));
-            (votes.nodes.len(), kept.count())
+            let is_lost = |node: &usize| {
+                answers
+                    .iter()
+                    .any(|(one, loss)| one == node && loss.is_some())
+            };
+            votes.nodes.retain(|node| !is_lost(node));
+            let is_kept =
+                |(node, loss): &&(usize, Loss)| loss.is_none() && votes.nodes.contains(node);
+            let kept = answers.iter().filter(is_kept).count();
+            (votes.nodes.len(), kept)
         };
         if left < self.majority() {
             self.give_up(renewal.nonce);
-            Renewed::Gone(reason)
+            Renewed::Gone(reason(answers.iter().map(|(_, loss)| loss)))
         } else if kept < self.majority() {
             Renewed::Unknown
         } else {

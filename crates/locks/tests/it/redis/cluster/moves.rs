@@ -5,19 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::FromRedisValue;
-use stocklock_locks::backend::{
-    Admin as _, Backend, Change, Claim, NumberKey, NumberRequest, Numbers as _, ReleaseRequest,
-    Request,
-};
+use stocklock_locks::backend::{Admin as _, Backend, Change, Claim, Numbers as _, Request};
 use stocklock_locks::{BackendError, LockError, Nonce, ReleaseOutcome, Token};
 use stocklock_testkit::assert_matches;
 
 use super::{LONG, SOON, all_grow};
 use crate::rig::cluster::ClusterRig;
 use crate::rig::redis::command;
-use crate::rig::{Rig, RigExt, request, wait_until_nothing_is_left};
+use crate::rig::{Rig, RigExt, change, loss, request, wait_until_nothing_is_left};
 
-/// What the lock guards.
 #[derive(Default)]
 struct Guarded {
     is_used: AtomicBool,
@@ -60,10 +56,7 @@ async fn slot_moves_while_processes_use_its_locks() {
                     guard.check().unwrap();
                     guarded.leave();
                     let outcome = guard.release().await;
-                    assert!(
-                        !matches!(outcome, ReleaseOutcome::AlreadyLost { .. }),
-                        "{outcome:?}"
-                    );
+                    assert_eq!(loss(outcome), None);
                 }
             }
             manager.shutdown().await;
@@ -107,7 +100,6 @@ impl<'a> Moving<'a> {
         }
     }
 
-    /// Moves these keys.
     async fn carry(&self, keys: &[String]) {
         let (cluster, keys) = (self.rig.cluster(), keys.to_vec());
         let moved = cluster.migrate_keys(keys, self.from, self.to).await;
@@ -210,12 +202,6 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
     };
     backend.contender(waiting.clone()).attempt().await.unwrap();
     manager.number(name).set(7).await.unwrap();
-    let unclear = |request: &Request, nonce| ReleaseRequest {
-        name: request.name.clone(),
-        nonce,
-        unclear: true,
-        claim: request.claim,
-    };
     let assert_refused = |error: BackendError| {
         assert!(!error.is_permanent(), "{error}");
         assert!(error.to_string().contains("TRYAGAIN"), "{error}");
@@ -223,7 +209,11 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
     // Tombstones of other requests, so that no key is missing.
     let gone = Nonce::random();
     for request in &held {
-        backend.release(&unclear(request, gone)).await.unwrap();
+        let gone = Request {
+            nonce: gone,
+            ..request.clone()
+        };
+        backend.release(&gone, true).await.unwrap();
     }
 
     let moving = Moving::begin(&rig, name).await;
@@ -248,8 +238,7 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
                     nonce,
                     ..request.clone()
                 };
-                let release = unclear(&request, nonce);
-                assert_refused(backend.release(&release).await.unwrap_err());
+                assert_refused(backend.release(&request, true).await.unwrap_err());
                 let revoked = backend.revoke(name, nonce, request.claim).await;
                 assert_refused(revoked.unwrap_err());
                 assert_refused(backend.contender(request).attempt().await.unwrap_err());
@@ -259,11 +248,7 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
         assert_refused(attempt.unwrap_err());
         let reduced = backend.reduce(name, held[1].nonce, 0).await;
         assert_refused(reduced.unwrap_err());
-        let key = NumberKey {
-            name: name.into(),
-            kind: "number",
-        };
-        let change = NumberRequest::new(key, Change::Add(1), None);
+        let change = change(name, Change::Add(1));
         assert_refused(backend.change(&change).await.unwrap_err());
         assert_eq!(moving.keys(name).await, before);
         for request in &held {
@@ -274,8 +259,7 @@ async fn no_script_runs_halfway_while_its_slot_moves() {
     }
     moving.end().await;
     for request in held.iter().chain([&waiting]) {
-        let release = unclear(request, request.nonce);
-        backend.release(&release).await.unwrap();
+        backend.release(request, true).await.unwrap();
     }
     wait_until_nothing_is_left(&rig, Duration::from_secs(5)).await;
     let free = rig.manager().write(name).acquire().await;
