@@ -42,11 +42,6 @@
 //! }
 //! ```
 
-#![expect(
-    clippy::missing_errors_doc,
-    reason = "the head of the module lists the errors"
-)]
-
 use std::fmt::Debug;
 use std::time::Duration;
 

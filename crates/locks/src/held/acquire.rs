@@ -222,9 +222,9 @@ impl Acquisition {
             claim: self.options.claim,
         };
         let mut contender = self.engine.backend.contender(request.clone());
-        let contended = self.contend(contender.as_mut(), &turn).await;
+        let answer = self.contend(contender.as_mut(), &turn).await;
         let unclear = contender.has_unanswered_attempt();
-        let (end, turn) = match contended {
+        let (end, turn) = match answer {
             Ok((grant, sent)) => {
                 match self.create_hold((request.clone(), unclear), grant, sent, turn) {
                     Ok(hold) => return Ok(hold),

@@ -58,101 +58,78 @@ impl Code {
     }
 
     fn fate(&self) -> Fate {
-        if self.is_refusal_of_writes() {
-            Fate::ReadOnly
-        } else if self.is_disconnect() || self.is_stale() {
-            Fate::Broken
-        } else {
-            Fate::Usable
+        match self.kind() {
+            Kind::ReadOnly => Fate::ReadOnly,
+            Kind::Disconnect | Kind::Stale => Fate::Broken,
+            _ => Fate::Usable,
         }
     }
 
     /// An error of the database is a refusal: the transaction was rolled back. Not those that may also come
     /// after a commit.
     fn classify(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> BackendError {
-        let error = if self.needs_operator() {
-            BackendError::permanent(cause)
-        } else {
-            BackendError::transient(cause)
-        };
-        if self.may_follow_commit() {
-            error
-        } else if self.is_in_the_way() {
-            error.refused_for_now()
-        } else {
-            error.refused()
+        match self.kind() {
+            Kind::Operator => BackendError::permanent(cause).refused(),
+            Kind::InTheWay => BackendError::transient(cause).refused_for_now(),
+            Kind::Unknown | Kind::Disconnect => BackendError::transient(cause),
+            Kind::ReadOnly | Kind::Stale | Kind::Other => BackendError::transient(cause).refused(),
         }
     }
 
-    fn needs_operator(&self) -> bool {
+    fn kind(&self) -> Kind {
         match self {
-            // Wrong user or password, no database, no table, no column, no permission.
-            Self::Mysql(number) => {
-                matches!(number, 1044 | 1045 | 1049 | 1146 | 1054 | 1142 | 1143)
-            }
-            Self::Postgres(sqlstate) => matches!(
-                sqlstate.as_str(),
-                "28000" | "28P01" | "3D000" | "42P01" | "42703" | "42501"
-            ),
-            // No table or column, no permission, no such file, not a database.
-            Self::Sqlite(extended) => matches!(extended, 1 | 3 | 14 | 26),
-        }
-    }
-
-    /// Another transaction was in the way: a deadlock, or a wait for it that was too long.
-    fn is_in_the_way(&self) -> bool {
-        match self {
-            Self::Mysql(number) => matches!(number, 1205 | 1213),
-            Self::Postgres(sqlstate) => matches!(sqlstate.as_str(), "40001" | "40P01" | "55P03"),
-            Self::Sqlite(extended) => matches!(extended, 5 | 6 | 261 | 517),
-        }
-    }
-
-    fn is_refusal_of_writes(&self) -> bool {
-        match self {
-            Self::Mysql(number) => matches!(number, 1290 | 1792 | 1836),
-            Self::Postgres(sqlstate) => sqlstate == "25006",
-            Self::Sqlite(_) => false,
-        }
-    }
-
-    fn is_stale(&self) -> bool {
-        match self {
-            // A prepared statement is unknown.
-            Self::Mysql(number) => *number == 1243,
-            // It returns other types than before, is unknown, or is another one's.
-            Self::Postgres(sqlstate) => matches!(sqlstate.as_str(), "0A000" | "26000" | "42P05"),
-            Self::Sqlite(_) => false,
-        }
-    }
-
-    /// The commit may have happened.
-    fn may_follow_commit(&self) -> bool {
-        self.is_disconnect()
-            || match self {
+            Self::Mysql(number) => match number {
+                // Wrong user or password, no database, no table, no column, no permission.
+                1044 | 1045 | 1049 | 1054 | 1142 | 1143 | 1146 => Kind::Operator,
+                1205 | 1213 => Kind::InTheWay,
+                1290 | 1792 | 1836 => Kind::ReadOnly,
+                // A prepared statement is unknown.
+                1243 => Kind::Stale,
+                // Shutdown, killed connection.
+                1053 | 1927 | 4031 => Kind::Disconnect,
                 // COMMIT failed, the statement was interrupted; a proxy has lost the server.
-                Self::Mysql(number) => matches!(
-                    number,
-                    1180 | 1317 | 1969 | 3169 | 2000..=2999 | 9000..=9999
-                ),
-                // Completion unknown; of the system, internal.
-                Self::Postgres(sqlstate) => {
-                    sqlstate == "40003" || has_class(sqlstate, &["58", "XX"])
-                }
+                1180 | 1317 | 1969 | 3169 | 2000..=2999 | 9000..=9999 => Kind::Unknown,
+                _ => Kind::Other,
+            },
+            Self::Postgres(sqlstate) => match sqlstate.as_str() {
+                "28000" | "28P01" | "3D000" | "42501" | "42703" | "42P01" => Kind::Operator,
+                "40001" | "40P01" | "55P03" => Kind::InTheWay,
+                "25006" => Kind::ReadOnly,
+                // It returns other types than before, is unknown, or is another one's.
+                "0A000" | "26000" | "42P05" => Kind::Stale,
+                // Shutdown, crash, start-up, idle session, broken connection.
+                state if has_class(state, &["57P", "08"]) => Kind::Disconnect,
+                "40003" => Kind::Unknown,
+                // Of the system, internal.
+                state if has_class(state, &["58", "XX"]) => Kind::Unknown,
+                _ => Kind::Other,
+            },
+            Self::Sqlite(extended) => match extended {
+                // No table or column, no permission, no such file, not a database.
+                1 | 3 | 14 | 26 => Kind::Operator,
+                5 | 6 | 261 | 517 => Kind::InTheWay,
                 // SQLITE_IOERR.
-                Self::Sqlite(extended) => extended & 0xff == 10,
-            }
-    }
-
-    fn is_disconnect(&self) -> bool {
-        match self {
-            // Shutdown, killed connection.
-            Self::Mysql(number) => matches!(number, 1053 | 1927 | 4031),
-            // Shutdown, crash, start-up, idle session, broken connection.
-            Self::Postgres(sqlstate) => has_class(sqlstate, &["57P", "08"]),
-            Self::Sqlite(_) => false,
+                code if code & 0xff == 10 => Kind::Unknown,
+                _ => Kind::Other,
+            },
         }
     }
+}
+
+/// What a code means.
+enum Kind {
+    /// An operator must fix it.
+    Operator,
+    /// Another transaction was in the way: a deadlock, or a wait for it that was too long.
+    InTheWay,
+    ReadOnly,
+    /// A statement that was prepared is out of date.
+    Stale,
+    /// The commit may have happened.
+    Unknown,
+    /// The commit may have happened, and the connection is lost.
+    Disconnect,
+    Other,
 }
 
 fn has_class(sqlstate: &str, classes: &[&str]) -> bool {

@@ -23,10 +23,7 @@ use crate::shared::topics::{Listener, Topics};
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct WakeUps {
-    options: PgConnectOptions,
-    limit: Duration,
-    topics: Topics,
-    listening: watch::Sender<bool>,
+    channel: Channel,
     task: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
@@ -55,48 +52,41 @@ impl Subscription {
 impl WakeUps {
     pub(super) fn new(options: PgConnectOptions, limit: Duration) -> Self {
         Self {
-            options,
-            limit,
-            topics: Topics::default(),
-            listening: watch::Sender::new(false),
+            channel: Channel {
+                options,
+                limit,
+                topics: Topics::default(),
+                listening: watch::Sender::new(false),
+            },
             task: Mutex::default(),
         }
     }
 
     pub(super) fn subscribe(&self, name: &str) -> Subscription {
-        let released = self.topics.listen(name);
-        let start = || AbortOnDropHandle::new(tokio::spawn(self.task().run()));
+        let released = self.channel.topics.listen(name);
         let mut task = lock(&self.task);
         // A runtime that was shut down has ended the task.
         if task.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
-            *task = Some(start());
+            let run = tokio::spawn(self.channel.clone().run());
+            *task = Some(AbortOnDropHandle::new(run));
         }
         Subscription {
             released,
-            listening: self.listening.subscribe(),
+            listening: self.channel.listening.subscribe(),
         }
     }
 
     /// Closes the connection. The next waiter opens another one.
     pub(super) fn close(&self) {
         *lock(&self.task) = None;
-        self.listening.send_replace(false);
-    }
-
-    fn task(&self) -> Task {
-        Task {
-            options: self.options.clone(),
-            limit: self.limit,
-            topics: self.topics.clone(),
-            listening: self.listening.clone(),
-        }
+        self.channel.listening.send_replace(false);
     }
 }
 
 impl std::fmt::Debug for WakeUps {
     /// The options contain the password.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let listening = *self.listening.borrow();
+        let listening = *self.channel.listening.borrow();
         formatter
             .debug_struct("WakeUps")
             .field("listening", &listening)
@@ -104,14 +94,15 @@ impl std::fmt::Debug for WakeUps {
     }
 }
 
-struct Task {
+#[derive(Clone)]
+struct Channel {
     options: PgConnectOptions,
     limit: Duration,
     topics: Topics,
     listening: watch::Sender<bool>,
 }
 
-impl Task {
+impl Channel {
     async fn run(self) {
         let mut backoff = Backoff::default();
         loop {

@@ -136,20 +136,14 @@ pub(super) async fn readers_and_waiting_writer_are_shown(rig: &impl TokenRig) {
     };
     assert_eq!((holder.token, holder.permits), (Some(reader.token()), 1));
     assert_eq!(waiter.token, None);
-    assert_eq!(waiter.permits, take(Claim::WRITE));
+    let (take, of) = (waiter.permits, waiter.permits);
+    assert_eq!(Claim::Permits { take, of }, Claim::WRITE);
     let age = waiter.age.expect("the server knows it");
     assert!(age + ROUNDING >= pause, "{age:?}");
     assert!(holder.age >= waiter.age, "{view:?}");
     // The exclusive lock of this name is another one.
     assert_eq!(inspect(one.lock("queue")).await, LockView::default());
     hand_over(reader, writer).await;
-}
-
-fn take(claim: Claim) -> u32 {
-    match claim {
-        Claim::Permits { take, .. } => take,
-        _ => 1,
-    }
 }
 
 pub(super) async fn revoked_writer_admits_readers(rig: &impl TokenRig) {

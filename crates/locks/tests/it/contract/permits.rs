@@ -319,14 +319,14 @@ pub(super) async fn late_claim_takes_nothing(rig: &(impl Faults + TokenRig)) {
 /// After a holder has expired, the first request is a late one, which takes nothing.
 pub(super) async fn late_claim_keeps_expired_permits_free(rig: &(impl Faults + TokenRig)) {
     let backend = rig.backend();
-    let [late, expires] = [(); 2].map(|()| Request {
+    let [late, short] = [(); 2].map(|()| Request {
         claim: Claim::Permits { take: 5, of: 10 },
         ..request("slots", rig.lease())
     });
     let kept = rig.manager().permits("slots", 5, 10).acquire().await;
     let kept = kept.unwrap();
     backend.release(&late, false).await.unwrap();
-    backend.contender(expires).attempt().await.unwrap();
+    backend.contender(short).attempt().await.unwrap();
     // That holder has no manager, which would renew its lease.
     let expired = rig.now() + rig.lease() + rig.moment();
     rig.clock().sleep_until(expired).await;

@@ -14,7 +14,6 @@ use stocklock_testkit::ports::free_port;
 use stocklock_testkit::servers::{PrivateServer, ask};
 use tokio::time::Instant;
 
-use self::Refusal::{FullMemory, Replica, TooFewReplicas};
 use super::run;
 use crate::rig::redis::RedisRig;
 use crate::rig::{Counts, Rig, RigExt, change, eventually, request};
@@ -112,35 +111,23 @@ async fn connection_to_a_replica_is_replaced() {
     eventually("a new connection", Duration::from_secs(20), replaced).await;
 }
 
-/// Why a server refuses writes.
-#[derive(Debug, Clone, Copy)]
-enum Refusal {
-    FullMemory,
-    Replica,
-    TooFewReplicas,
-}
+/// The command that makes a server refuse writes, the one that ends that, and the code of its answers.
+type Refusal = [&'static str; 3];
 
-impl Refusal {
-    /// The command that makes a server refuse writes, the one that ends that, and the code of its answers.
-    fn texts(self) -> [&'static str; 3] {
-        match self {
-            FullMemory => ["CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM"],
-            Replica => ["REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY"],
-            TooFewReplicas => [
-                "CONFIG SET min-replicas-to-write 1",
-                "CONFIG SET min-replicas-to-write 0",
-                "NOREPLICAS",
-            ],
-        }
-    }
-}
+const FULL_MEMORY: Refusal = ["CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM"];
+const REPLICA: Refusal = ["REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY"];
+const TOO_FEW_REPLICAS: Refusal = [
+    "CONFIG SET min-replicas-to-write 1",
+    "CONFIG SET min-replicas-to-write 0",
+    "NOREPLICAS",
+];
 
 #[rstest]
 #[tokio::test]
 async fn refused_change_of_a_number_can_be_repeated(
-    #[values(FullMemory, Replica, TooFewReplicas)] refusal: Refusal,
+    #[values(FULL_MEMORY, REPLICA, TOO_FEW_REPLICAS)] refusal: Refusal,
 ) {
-    let [refuse, accept, code] = refusal.texts();
+    let [refuse, accept, code] = refusal;
     let rig = RedisRig::start().await;
     let backend = rig.backend();
     let change = change("hits", Change::Add(1));
@@ -157,9 +144,9 @@ async fn refused_change_of_a_number_can_be_repeated(
 #[rstest]
 #[tokio::test]
 async fn acquire_waits_while_writes_are_refused(
-    #[values(FullMemory, Replica, TooFewReplicas)] refusal: Refusal,
+    #[values(FULL_MEMORY, REPLICA, TOO_FEW_REPLICAS)] refusal: Refusal,
 ) {
-    let [refuse, accept, code] = refusal.texts();
+    let [refuse, accept, code] = refusal;
     let rig = RedisRig::start().await;
     execute(&rig, refuse).await;
     check_refusal(&rig, code, async || execute(&rig, accept).await).await;

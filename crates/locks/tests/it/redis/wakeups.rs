@@ -28,26 +28,6 @@ async fn wait_for_subscription(rig: &RedisRig, within: Duration) {
     eventually("the waiter subscribed", within, subscribed).await;
 }
 
-/// A lost message delays a waiter by the fallback of one second, not by the lease.
-#[tokio::test]
-async fn lost_wake_up_costs_at_most_the_fallback() {
-    let rig = RedisRig::start().await;
-    let mut direct = rig.direct().await;
-    let (one, other) = (rig.manager(), rig.manager());
-    let lock = one.lock("quiet").lease(LONG);
-    let guard = lock.acquire().await.unwrap();
-    // It could not wait for the end of the lease.
-    let waiter = tokio::spawn(other.lock("quiet").wait(LONG / 3).acquire());
-    let subscribed = async || rig.channels().await.len() == 1;
-    eventually("the waiter subscribed", rig.soon(), subscribed).await;
-    // This frees the lock without a message.
-    let begin = rig.now();
-    run::<i64>(&mut direct, "DEL lock{quiet}").await;
-    waiter.await.unwrap().unwrap().release().await;
-    assert!(rig.now().since(begin) < Duration::from_secs(1) + rig.soon());
-    drop(guard);
-}
-
 #[tokio::test]
 async fn wake_up_arrives_at_once_and_unsubscribes() {
     let rig = RedisRig::start().await;
