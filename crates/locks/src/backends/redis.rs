@@ -70,7 +70,7 @@ use contender::RedisContender;
 pub use fence::FENCED_COMMAND;
 use scripts::{flag, loss, milliseconds, reason};
 use servers::Servers;
-use wakeups::LazyWakeUps;
+use wakeups::WakeUps;
 
 /// An answer to a release.
 const TOMBSTONE_IS_NEEDED: i64 = -1;
@@ -83,7 +83,7 @@ pub struct RedisBackend(Arc<Redis>);
 #[derive(Debug)]
 struct Redis {
     servers: Servers,
-    wake_ups: LazyWakeUps,
+    wake_ups: WakeUps,
     managers: Managers,
     source: SourceId,
     /// When the id of a cluster was last asked for.

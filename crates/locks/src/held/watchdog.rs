@@ -36,16 +36,27 @@ pub(crate) struct Watchdog {
 #[derive(Debug, Default)]
 struct Schedule {
     holds: HashMap<u64, (Arc<Hold>, DueTimes)>,
-    due: BTreeSet<(Moment, u64, Due)>,
+    due: BTreeSet<Entry>,
     /// When the task will look at the schedule, or has been woken to set a timer for.
     alarm: Option<Moment>,
 }
+
+type Entry = (Moment, u64, Due);
 
 /// When a hold must be checked and renewed.
 #[derive(Debug, Clone, Copy)]
 struct DueTimes {
     deadline: Moment,
     renewal: Option<Moment>,
+}
+
+impl DueTimes {
+    fn entries(self, id: u64) -> impl Iterator<Item = Entry> {
+        let renewal = self.renewal.map(|moment| (moment, id, Due::Renewal));
+        renewal
+            .into_iter()
+            .chain([(self.deadline, id, Due::Deadline)])
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -249,65 +260,53 @@ impl Schedule {
     }
 
     fn add(&mut self, id: u64, times: DueTimes) {
-        self.due.insert((times.deadline, id, Due::Deadline));
-        if let Some(renewal) = times.renewal {
-            self.due.insert((renewal, id, Due::Renewal));
-        }
+        self.due.extend(times.entries(id));
     }
 
     fn remove(&mut self, id: u64, times: DueTimes) {
-        self.due.remove(&(times.deadline, id, Due::Deadline));
-        if let Some(renewal) = times.renewal {
-            self.due.remove(&(renewal, id, Due::Renewal));
+        for entry in times.entries(id) {
+            self.due.remove(&entry);
         }
     }
 
     fn take_deadlines(&mut self, now: Moment) -> Vec<Arc<Hold>> {
-        let due = self.due.iter().take_while(|(moment, ..)| *moment <= now);
-        let passed: Vec<_> = due
-            .filter(|(.., due)| *due == Due::Deadline)
-            .copied()
-            .collect();
-        for entry in &passed {
-            self.due.remove(entry);
+        self.take(Due::Deadline, now, |_| now)
+    }
+
+    /// Takes the entries that are due at the time `until`, no later than `end`, and returns their holds.
+    fn take(
+        &mut self,
+        wanted: Due,
+        end: Moment,
+        until: impl Fn(&Hold) -> Moment,
+    ) -> Vec<Arc<Hold>> {
+        let due = self.due.iter().take_while(|(moment, ..)| *moment <= end);
+        let taken = due.filter(|(.., due)| *due == wanted).filter_map(|entry| {
+            let (hold, _) = self.holds.get(&entry.1)?;
+            (entry.0 <= until(hold)).then(|| (*entry, Arc::clone(hold)))
+        });
+        let (taken, holds): (Vec<_>, Vec<_>) = taken.unzip();
+        for entry in taken {
+            self.due.remove(&entry);
         }
-        self.holds_of(passed.iter().map(|(_, id, _)| *id))
+        holds
     }
 
     /// Takes the renewals that are due, and those that are due soon enough to join them.
     fn take_renewals(&mut self, now: Moment) -> Vec<Arc<Hold>> {
-        let is_renewal = |(.., due): &&(Moment, u64, Due)| *due == Due::Renewal;
-        let first = self.due.iter().find(is_renewal);
-        if first.is_none_or(|(moment, ..)| *moment > now) {
+        let mut renewals = self.due.iter().filter(|(.., due)| *due == Due::Renewal);
+        if renewals.next().is_none_or(|(moment, ..)| *moment > now) {
             return Vec::new();
         }
-        let soon = self
-            .due
-            .iter()
-            .take_while(|(moment, ..)| *moment <= now + JOIN_WITHIN);
-        let joined: Vec<_> = soon
-            .filter(is_renewal)
-            .filter(|(moment, id, _)| {
-                let lease = self.holds.get(id).map(|(hold, _)| hold.grant.lease);
-                *moment <= now + lease.unwrap_or_default() / 30
-            })
-            .copied()
-            .collect();
-        for entry in &joined {
-            self.due.remove(entry);
-        }
-        for (_, id, _) in &joined {
-            if let Some((_, times)) = self.holds.get_mut(id) {
+        let joined = self.take(Due::Renewal, now + JOIN_WITHIN, |hold| {
+            now + hold.grant.lease / 30
+        });
+        for hold in &joined {
+            if let Some((_, times)) = self.holds.get_mut(&hold.id) {
                 times.renewal = None;
             }
         }
-        self.holds_of(joined.iter().map(|(_, id, _)| *id))
-    }
-
-    fn holds_of(&self, ids: impl Iterator<Item = u64>) -> Vec<Arc<Hold>> {
-        ids.filter_map(|id| self.holds.get(&id))
-            .map(|(hold, _)| Arc::clone(hold))
-            .collect()
+        joined
     }
 }
 

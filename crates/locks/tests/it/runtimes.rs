@@ -58,13 +58,6 @@ impl Process {
     }
 }
 
-/// Starts three processes outside a runtime, so that the body may drop their runtimes.
-fn with(backends: [impl Fencing<Token = Token>; 3], body: impl AsyncFnOnce([Process; 3])) {
-    let processes = backends.map(Process::start);
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(body(processes));
-}
-
 /// One process holds the lock and two wait for it. The holder and the first waiter are killed.
 async fn third_process_acquires([holder, first, second]: [Process; 3]) {
     let guard = holder.acquire().await.unwrap();
@@ -91,7 +84,10 @@ async fn third_process_acquires([holder, first, second]: [Process; 3]) {
 #[test]
 fn lock_of_ended_runtime_goes_to_next_waiter_locally() {
     let backend = LocalBackend::new();
-    with([(); 3].map(|()| backend.clone()), third_process_acquires);
+    // Outside a runtime, because they end runtimes.
+    let processes = [(); 3].map(|()| Process::start(backend.clone()));
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(third_process_acquires(processes));
     assert_eq!(backend.held(), 0);
 }
 

@@ -8,7 +8,7 @@ use super::address::Address;
 use super::cluster::{Cluster, slot};
 use super::connection::Connection;
 use super::servers::Servers;
-use super::wakeups::LazyWakeUps;
+use super::wakeups::WakeUps;
 use super::{Redis, RedisBackend};
 use crate::shared::error::BackendError;
 use crate::shared::managers::Managers;
@@ -128,7 +128,7 @@ impl RedisBuilder {
         let limit = connect.max(response);
         Ok(RedisBackend(Arc::new(Redis {
             servers,
-            wake_ups: LazyWakeUps::new(address, limit),
+            wake_ups: WakeUps::new(address, limit),
             managers: Managers::default(),
             source: SourceId::new("redis", self.source),
             source_asked: Mutex::default(),

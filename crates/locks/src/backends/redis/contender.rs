@@ -109,7 +109,7 @@ impl Contender for RedisContender {
             Claim::Exclusive => self.redis.lock_key(name),
             Claim::Permits { .. } => self.redis.permit_channel(name, *nonce),
         };
-        let (subscription, confirmed) = self.redis.wake_ups.get().subscribe(&channel);
+        let (subscription, confirmed) = self.redis.wake_ups.subscribe(&channel);
         // Store the subscription before waiting: this future may be dropped while it waits.
         let subscription = self.subscription.insert(subscription);
         tokio::select! {

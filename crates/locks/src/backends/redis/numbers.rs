@@ -146,7 +146,7 @@ impl Numbers for RedisBackend {
             sleep(jittered(interval)).await;
             return self.0.number(&key).await;
         }
-        let (mut changes, confirmed) = self.0.wake_ups.get().subscribe(&key);
+        let (mut changes, confirmed) = self.0.wake_ups.subscribe(&key);
         let fallback = jittered(self.0.fallback);
         // Read after the server has confirmed the subscription, so that no change is missed.
         tokio::select! {

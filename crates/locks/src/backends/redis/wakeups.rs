@@ -32,12 +32,15 @@ const BATCH: usize = 1_000;
 /// The user has no right to a channel.
 const NO_PERMISSION: ErrorKind = ErrorKind::Server(ServerErrorKind::NoPerm);
 
-/// A handle to the task that owns the connection.
-#[derive(Debug, Clone)]
+/// The task that owns the connection. It starts when the first waiter needs it.
+#[derive(Debug)]
 pub(super) struct WakeUps {
-    topics: Topics,
-    commands: mpsc::UnboundedSender<Command>,
+    address: Address,
+    limit: Duration,
+    started: Mutex<Option<Handle>>,
 }
+
+type Handle = (Topics, mpsc::UnboundedSender<Command>);
 
 #[derive(Debug)]
 enum Command {
@@ -55,35 +58,50 @@ pub(super) struct Subscription {
 }
 
 impl WakeUps {
+    pub(super) fn new(address: Address, limit: Duration) -> Self {
+        Self {
+            address,
+            limit,
+            started: Mutex::default(),
+        }
+    }
+
     /// Starts the task. It ends after the last handle and subscription are dropped.
-    fn start(address: Address, limit: Duration) -> Self {
+    fn start(&self) -> Handle {
         let topics = Topics::default();
         let (commands, inbox) = mpsc::unbounded_channel();
         let task = Task {
-            address,
-            limit,
+            address: self.address.clone(),
+            limit: self.limit,
             topics: topics.clone(),
             commands: inbox,
             is_warned: false,
         };
         tokio::spawn(task.run());
-        Self { topics, commands }
+        (topics, commands)
     }
 
     /// Subscribes to a channel. The receiver completes when the server has confirmed it, or fails if
     /// there is no confirmation.
     pub(super) fn subscribe(&self, channel: &str) -> (Subscription, oneshot::Receiver<()>) {
+        let mut started = lock(&self.started);
+        // A runtime that was shut down has ended the task.
+        drop(started.take_if(|(_, commands)| commands.is_closed()));
+        let (topics, commands) = started.get_or_insert_with(|| self.start());
         let subscription = Subscription {
             channel: channel.to_owned(),
-            listener: Some(self.topics.listen(channel)),
-            commands: self.commands.clone(),
+            listener: Some(topics.listen(channel)),
+            commands: commands.clone(),
         };
         let (confirm, confirmed) = oneshot::channel();
         // If the task has ended, there is no confirmation, and the waiter uses its fallback.
-        let _ = self
-            .commands
-            .send(Command::Subscribe(channel.to_owned(), confirm));
+        let _ = commands.send(Command::Subscribe(channel.to_owned(), confirm));
         (subscription, confirmed)
+    }
+
+    /// Ends the task after its last subscription. The next waiter starts another one.
+    pub(super) fn close(&self) {
+        *lock(&self.started) = None;
     }
 }
 
@@ -339,39 +357,4 @@ async fn completed<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
     let output = running.await;
     *future = None;
     output
-}
-
-/// Starts the task when the first waiter needs it.
-#[derive(Debug)]
-pub(super) struct LazyWakeUps {
-    address: Address,
-    limit: Duration,
-    started: Mutex<Option<WakeUps>>,
-}
-
-impl LazyWakeUps {
-    pub(super) fn new(address: Address, limit: Duration) -> Self {
-        Self {
-            address,
-            limit,
-            started: Mutex::default(),
-        }
-    }
-
-    pub(super) fn get(&self) -> WakeUps {
-        let mut started = lock(&self.started);
-        // A runtime that was shut down has ended the task.
-        if let Some(wake_ups) = &*started
-            && wake_ups.commands.is_closed()
-        {
-            *started = None;
-        }
-        let start = || WakeUps::start(self.address.clone(), self.limit);
-        started.get_or_insert_with(start).clone()
-    }
-
-    /// Ends the task after its last subscription. The next waiter starts another one.
-    pub(super) fn close(&self) {
-        *lock(&self.started) = None;
-    }
 }

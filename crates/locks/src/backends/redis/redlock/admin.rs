@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::RedLockBackend;
 use super::node::Node;
-use super::quorum::{Answers, count, unanswered};
+use super::quorum::{Answers, count, is_decided, unanswered};
 use crate::backend::{Admin, Claim};
 use crate::claims::{Claimant, LockView};
 use crate::shared::error::BackendError;
@@ -33,9 +33,8 @@ impl Admin for RedLockBackend {
         let votes_in = |_, node: Arc<Node>| async move { node.votes_in().await };
         let majority = self.0.majority();
         let voters = |answers: &Answers<u64>| count(answers, |votes_in| *votes_in == 0);
-        let is_settled = |answers: &Answers<u64>| {
-            voters(answers) >= majority || voters(answers) + unanswered(answers) < majority
-        };
+        let is_settled =
+            |answers: &Answers<u64>| is_decided(voters(answers), unanswered(answers), majority);
         let answers = self.0.ask(votes_in, is_settled).await;
         if voters(&answers) >= majority {
             return Ok(());
@@ -53,12 +52,11 @@ impl Admin for RedLockBackend {
             async move { node.holder(&name).await }
         };
         let majority = self.0.majority();
-        let is_reached = |count, open| count >= majority || count + open < majority;
         let is_settled = |answers: &Answers<Held>| {
             let (known, votes) = votes(answers);
             let most = votes.values().map(Vec::len).max().unwrap_or(0);
             let open = unanswered(answers);
-            is_reached(known, open) && is_reached(most, open)
+            is_decided(known, open, majority) && is_decided(most, open, majority)
         };
         let answers = self.0.ask(request, is_settled).await;
         let (known, mut votes) = votes(&answers);
@@ -93,9 +91,8 @@ impl Admin for RedLockBackend {
         // The masters that have not answered are then no majority, so the holder has none either.
         let enough = self.0.minority();
         let known = |answers: &_| count(answers, |_: &bool| true);
-        let is_settled = |answers: &Answers<bool>| {
-            known(answers) >= enough || known(answers) + unanswered(answers) < enough
-        };
+        let is_settled =
+            |answers: &Answers<bool>| is_decided(known(answers), unanswered(answers), enough);
         let answers = self.0.ask(request, is_settled).await;
         let known = known(&answers);
         if known >= enough {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::node::{Ballot, Loss, Node, Vote};
-use super::quorum::{Answers, Quorum, Votes, count, unanswered};
+use super::quorum::{Answers, Quorum, Votes, count, is_decided, unanswered};
 use crate::backend::{Attempt, Contender, Grant, Request, Sealed};
 use crate::shared::error::{BackendError, was_answered};
 
@@ -95,11 +95,8 @@ impl Contender for QuorumContender {
             let (ballot, quorum) = (ballot.clone(), Arc::clone(&self.quorum));
             async move {
                 let vote = node.vote(&ballot, lease).await;
-                if matches!(vote, Ok(Vote::Given)) {
-                    quorum.add_late(&ballot, index);
-                }
                 if was_answered(&vote) {
-                    quorum.close_late(&ballot, index);
+                    quorum.note_late(&ballot, index, matches!(vote, Ok(Vote::Given)));
                 }
                 vote
             }
@@ -109,8 +106,8 @@ impl Contender for QuorumContender {
         let is_settled = |answers: &Answers<Vote>| {
             let (given, open) = (count(answers, is(Vote::Given)), unanswered(answers));
             let voters = given + count(answers, is(Vote::Taken));
-            let is_reached = |count: usize| count >= majority || count + open < majority;
-            given >= majority || is_reached(given) && is_reached(voters)
+            let is_known = is_decided(given, open, majority) && is_decided(voters, open, majority);
+            given >= majority || is_known
         };
         let answers = self.quorum.ask(vote, is_settled).await;
         let open = open(&answers);

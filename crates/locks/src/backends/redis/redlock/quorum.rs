@@ -38,6 +38,11 @@ fn reason<'a>(mut losses: impl Iterator<Item = &'a Loss>) -> LostReason {
     }
 }
 
+/// Whether so many answers are enough, or those that are still open cannot make them so.
+pub(super) const fn is_decided(count: usize, open: usize, needed: usize) -> bool {
+    count >= needed || count + open < needed
+}
+
 /// The masters that have not answered.
 pub(super) fn unanswered<T>(answers: &Answers<T>) -> usize {
     answers.iter().filter(|answer| answer.is_none()).count()
@@ -246,26 +251,18 @@ impl Quorum {
         lock(&self.held).insert(votes.ballot.nonce, votes);
     }
 
-    /// Adds a vote whose answer came after the lock was acquired. A master answers each attempt once, so
-    /// this is not a vote that was lost.
-    pub(super) fn add_late(&self, ballot: &Ballot, node: usize) {
+    /// Notes an answer that came after the lock was acquired. Even after a refusal, no request of this attempt
+    /// can reach the master any more. A master answers each attempt once, so this is not a vote that was lost.
+    pub(super) fn note_late(&self, ballot: &Ballot, node: usize, is_given: bool) {
         let mut held = lock(&self.held);
         let votes = held.get_mut(&ballot.nonce);
-        let votes = votes.filter(|votes| votes.ballot.attempt == ballot.attempt);
-        if let Some(votes) = votes
-            && !votes.nodes.contains(&node)
-        {
+        let Some(votes) = votes.filter(|votes| votes.ballot.attempt == ballot.attempt) else {
+            return;
+        };
+        if is_given && !votes.nodes.contains(&node) {
             votes.nodes.push(node);
         }
-    }
-
-    /// Notes that a master has answered after the lock was acquired, even if it refused: no request of this
-    /// attempt can reach it any more.
-    pub(super) fn close_late(&self, ballot: &Ballot, node: usize) {
-        let mut held = lock(&self.held);
-        let votes = held.get_mut(&ballot.nonce);
-        let votes = votes.filter(|votes| votes.ballot.attempt == ballot.attempt);
-        if let Some(open) = votes.and_then(|votes| votes.open.as_mut()) {
+        if let Some(open) = &mut votes.open {
             open.retain(|one| *one != node);
         }
     }
@@ -394,11 +391,8 @@ mod tests {
             (100, 97),
             (2, 0),
         ] {
-            assert_eq!(
-                quorum.validity(millis(lease)),
-                millis(validity),
-                "{lease} ms"
-            );
+            let found = quorum.validity(millis(lease));
+            assert_eq!(found, millis(validity), "{lease} ms");
         }
     }
 }
