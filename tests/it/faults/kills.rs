@@ -192,17 +192,14 @@ impl Shop {
         };
         for kill in 0..2 * kills() {
             go_on().await;
-            match server.filter(|_| kill % 2 == 1) {
-                Some(server) => {
-                    server.kill9();
-                    server.restart().await;
-                }
-                None => {
-                    let victim = kill / 2 % 2;
-                    self.replicas[victim].kill9();
-                    go_on().await;
-                    self.replicas[victim].restart().await;
-                }
+            if let Some(server) = server.filter(|_| kill % 2 == 1) {
+                server.kill9();
+                server.restart().await;
+            } else {
+                let victim = kill / 2 % 2;
+                self.replicas[victim].kill9();
+                go_on().await;
+                self.replicas[victim].restart().await;
             }
         }
         go_on().await;

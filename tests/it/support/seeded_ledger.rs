@@ -104,8 +104,8 @@ fn numbered(raw: &Raw, operations: u32, (from, to): (u64, u64)) -> (String, Stri
 /// Inserts holds of one unit of a SKU that was just created in the main warehouse, and updates the level.
 pub(crate) async fn hold(raw: &mut Raw, sku: &str, holds: u64) {
     let place = format!("sku = '{sku}' AND warehouse = 'main'");
-    for from in (1..=holds).step_by(BLOCK as usize) {
-        let to = holds.min(from + BLOCK - 1);
+    for block in 0..holds.div_ceil(BLOCK) {
+        let (from, to) = (block * BLOCK + 1, holds.min((block + 1) * BLOCK));
         let (numbers, operation) = numbered(raw, 1, (from, to));
         run(
             raw,
