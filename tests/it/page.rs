@@ -1,12 +1,10 @@
 //! The page of the lab in a real browser: `tests/page/` drives a headless Chromium.
 
-use std::path::Path;
 use std::time::Duration;
 
 use rstest::rstest;
-use tokio::process::Command;
-use tokio::time::timeout;
 
+use crate::schemathesis::run_python;
 use crate::support::lock_services::LockServices;
 use crate::support::process::Process;
 
@@ -21,27 +19,20 @@ const LIMIT: Duration = Duration::from_mins(10);
 #[case::axe(&["test_views.Looks.test_no_view_scrolls_sideways_and_axe_finds_nothing"])]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn page_shows_what_the_races_found(#[case] tests: &[&str]) {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    let python = target.expect("a directory").join("python/bin/python");
-    let missing = "is missing: run tests/install.sh";
-    assert!(python.exists(), "{} {missing}", python.display());
     let services = LockServices::fresh().await;
     let arguments = [&["lab"][..], &services.flags()].concat();
     let lab = Process::serving(&arguments, &[]).await;
     let bare = Process::serving(&["lab"], &[]).await;
 
-    let mut run = Command::new(python);
-    run.args(["-B", "-m", "unittest", "-v"])
-        .args(tests)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page"))
-        .env("PAGE_URL", lab.url(""))
-        .env("PAGE_URL_BARE", bare.url(""))
-        .env("PAGE_LOOKS", if tests.is_empty() { "all" } else { "one" })
-        .kill_on_drop(true);
-    let output = timeout(LIMIT, run.output()).await;
-    let output = output.expect("the browser's tests end in time");
-    let output = output.expect("they can be run");
-
+    let output = run_python("python", LIMIT, |run| {
+        run.args(["-B", "-m", "unittest", "-v"])
+            .args(tests)
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page"))
+            .env("PAGE_URL", lab.url(""))
+            .env("PAGE_URL_BARE", bare.url(""))
+            .env("PAGE_LOOKS", if tests.is_empty() { "all" } else { "one" })
+    })
+    .await;
     let text = String::from_utf8_lossy(&output.stderr);
     let summary = text.lines().rfind(|line| line.starts_with("Ran "));
     println!("figure: {}", summary.unwrap_or_default());
