@@ -1,6 +1,6 @@
 //! The lock crate can be published: its package, the Rust version that it needs, and its pages.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -45,25 +45,28 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 /// The lock crate, and all packages that it needs in its normal and build dependencies.
 fn needed(metadata: &Value) -> (&Value, Vec<&Value>) {
-    let packages = list(&metadata["packages"]).iter();
-    let packages: HashMap<_, _> = packages.map(|it| (text(it, "id"), it)).collect();
-    let nodes = list(&metadata["resolve"]["nodes"]).iter();
-    let nodes: HashMap<_, _> = nodes.map(|it| (text(it, "id"), it)).collect();
-    let mut found = packages.values().filter(|it| text(it, "name") == CRATE);
-    let lock_crate = *found.next().expect("the lock crate");
-    let (mut seen, mut open) = (BTreeSet::new(), vec![text(lock_crate, "id")]);
-    let mut needed = Vec::new();
-    while let Some(id) = open.pop() {
-        for dependency in list(&nodes[id]["deps"]) {
-            let mut kinds = list(&dependency["dep_kinds"]).iter();
-            let id = text(dependency, "pkg");
-            if kinds.any(|it| it["kind"] != "dev") && seen.insert(id) {
-                open.push(id);
-                needed.push(packages[id]);
-            }
-        }
-    }
-    (lock_crate, needed)
+    let all = ["--package", CRATE, "--all-features", "--target", "all"];
+    let edges = [
+        "--edges",
+        "normal,build",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ];
+    let tree = cargo(&[&["tree", "--locked"][..], &all, &edges].concat());
+    let names: BTreeSet<_> = tree
+        .lines()
+        .map(|line| line.split(' ').take(2))
+        .map(Vec::from_iter)
+        .collect();
+    let is_needed = |it: &&Value| {
+        let version = format!("v{}", text(it, "version"));
+        names.contains(&vec![text(it, "name"), &version])
+    };
+    let needed = list(&metadata["packages"]).iter().filter(is_needed);
+    let (own, needed): (Vec<_>, Vec<_>) = needed.partition(|it| text(it, "name") == CRATE);
+    (own[0], needed)
 }
 
 /// `rust-version` is the highest of the dependencies, so it is neither too low nor higher than necessary.
