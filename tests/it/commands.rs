@@ -14,16 +14,11 @@ use tokio::time::timeout;
 use crate::strategies::WITHOUT_SERVICES;
 use crate::support::app::{Answer, send};
 use crate::support::process::{Ended, Process, this_build};
-use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::Backend::Sqlite;
 use crate::support::services::fresh_database;
 
 /// A password that must never be printed.
 pub(crate) const PASSWORD: &str = "c4n4ry-p4ssw0rd";
-
-async fn get(process: &Process, path: &str) -> u16 {
-    let response = reqwest::get(process.url(path)).await;
-    response.expect("an answer").status().as_u16()
-}
 
 /// A deduction without a body. `query` is empty or starts with `?`.
 pub(crate) async fn deduct(process: &Process, query: &str) -> Answer {
@@ -38,9 +33,21 @@ async fn serve(variables: &[(&str, &str)]) -> Process {
 #[tokio::test]
 async fn serve_has_no_page_no_lab_and_one_strategy() {
     let serve = serve(&[]).await;
-    for path in ["/", "/lab", "/lab/anything", "/stock/1001"] {
-        assert_eq!(get(&serve, path).await, 404, "{path}");
+    for (method, path) in [
+        (Method::GET, "/"),
+        (Method::GET, "/lab/races"),
+        (Method::POST, "/lab/races"),
+        (Method::GET, "/lab/failures"),
+        (Method::GET, "/lab/locks?sku=1001"),
+        (Method::DELETE, "/lab/locks?sku=1001"),
+        (Method::GET, "/lab/page/app.js"),
+        (Method::GET, "/lab/races/1/events"),
+        (Method::POST, "/lab/races/1/stop"),
+    ] {
+        let answer = send(serve.request(method, path)).await;
+        assert_eq!(answer.status_and_code(), (404, "no-such-route"), "{path}");
     }
+    assert_eq!(serve.get("/stock/1001").await.status, 404);
     for (query, code) in [
         ("?sku=1001&strategy=no-lock", "strategy-fixed"),
         ("?sku=1001&strategy=single-sql", "strategy-fixed"),
@@ -55,7 +62,7 @@ async fn serve_has_no_page_no_lab_and_one_strategy() {
     }
     let documents = ["/docs/", "/openapi.json", "/strategies"];
     for path in ["/healthz", "/metrics"].into_iter().chain(documents) {
-        assert_eq!(get(&serve, path).await, 200, "{path}");
+        assert_eq!(serve.get(path).await.status, 200, "{path}");
     }
 }
 
@@ -73,7 +80,7 @@ async fn lab_answers_the_first_curl_of_the_readme() {
     let sold = deduct(&lab, "?strategy=for-update").await;
     assert_eq!(sold.ok()["remaining"], 4998);
     assert_eq!(sold.body["strategy"], "for-update");
-    assert_eq!(get(&lab, "/").await, 200);
+    assert_eq!(lab.get("/").await.status, 200);
     lab.terminate();
     let ended = lab.ended().await;
     assert!(ended.directory.path().join("stocklock.db").exists());
@@ -95,7 +102,7 @@ async fn serve_refuses_an_unsafe_strategy_without_allow_unsafe() {
         assert_one_line_error(&refused, "STRATEGY");
     }
     let allowed = [("STRATEGY", "no-lock"), ("ALLOW_UNSAFE", "true")];
-    assert_eq!(get(&serve(&allowed).await, "/healthz").await, 200);
+    assert_eq!(serve(&allowed).await.get("/healthz").await.status, 200);
 }
 
 /// Asserts exit code 2 and one line that starts with the program's name and names the variable.
@@ -201,26 +208,6 @@ async fn password_of_the_database_is_never_printed(#[case] url: &str) {
             let code = ended.code;
             assert_eq!(code == Some(0), is_help, "{words:?}: {}", ended.stderr);
         }
-    }
-}
-
-#[rstest]
-#[tokio::test]
-async fn replicas_can_start_together(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let variables = [("DATABASE_URL", database.url.as_str())];
-    let start = || Process::start(&["serve"], &variables);
-    for mut process in [start(), start(), start()] {
-        process.is_ready().await;
-    }
-}
-
-#[tokio::test]
-async fn migrate_can_be_repeated() {
-    let database = fresh_database(Sqlite).await;
-    for _ in 0..2 {
-        let ended = Process::run(&["migrate"], &[("DATABASE_URL", &database.url)]).await;
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     }
 }
 

@@ -5,14 +5,12 @@ use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 
 use clap::{Arg, Command, CommandFactory, Parser};
-use reqwest::Method;
 use rstest::rstest;
 use stocklock::cli::{self, Cli};
 use stocklock::config::Mode;
 use stocklock_testkit::process::Process as Program;
 
 use crate::commands::{PASSWORD, assert_one_line_error};
-use crate::support::app::send;
 use crate::support::process::{Process, this_build};
 
 /// Every setting of every command, by its environment variable.
@@ -148,7 +146,7 @@ async fn empty_variable_counts_as_not_set() {
     let empty: Vec<_> = names.map(|name| (name, "")).collect();
     assert!(empty.len() > 20, "{empty:?}");
     let serve = Process::serving(&["serve"], &empty).await;
-    let strategies = send(serve.request(Method::GET, "/strategies")).await;
+    let strategies = serve.get("/strategies").await;
     let listed = strategies.ok().to_string();
     assert!(listed.contains("set REDIS_URL"), "{listed}");
     let log = serve.log().await;

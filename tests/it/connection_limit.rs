@@ -1,7 +1,6 @@
 //! A server that allows fewer connections than a replica may open.
 
 use futures_util::future::join_all;
-use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 use stocklock::store::migrate;
@@ -10,7 +9,7 @@ use tokio::sync::Mutex;
 use crate::faults::until;
 use crate::store_contract::fixture::open;
 use crate::support::app::{TestApp, send};
-use crate::support::rival::Raw;
+use crate::support::rival::{Raw, as_user};
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::PrivateServer;
 
@@ -43,14 +42,10 @@ impl Limited {
             _ => CREATE_IN_POSTGRES,
         };
         admin.run(create).await.expect("a user can be created");
-        let mut url = reqwest::Url::parse(server.url()).expect("a URL");
-        url.set_username("shop").expect("it has a host");
-        url.set_password(Some("shop")).expect("it has a host");
-        let url = url.into();
         Self {
+            url: as_user(server.url(), "shop"),
             server,
             backend,
-            url,
         }
     }
 
@@ -116,10 +111,7 @@ async fn sales_leave_connections_for_readiness_and_reads(
             "/stock/sku-0/movements",
             "/stock/sku-0/audit",
         ] {
-            until(path, async || {
-                send(app.request(0, Method::GET, path)).await.status == 200
-            })
-            .await;
+            until(path, async || app.get(path).await.status == 200).await;
         }
     };
     tokio::select! {

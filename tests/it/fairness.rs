@@ -9,8 +9,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::faults::until;
-use crate::store_contract::fixture::Raw;
 use crate::support::app::{Answer, TestApp, send};
+use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Fewer connections than requests.
@@ -18,11 +18,7 @@ const POOL: [&str; 1] = ["--database-pool-size=4"];
 /// More units than a test sells.
 const PLENTY: i64 = 1_000_000;
 
-async fn buy(app: &TestApp, sku: &str) -> Answer {
-    buy_by("single-sql", app, sku).await
-}
-
-async fn buy_by(strategy: &str, app: &TestApp, sku: &str) -> Answer {
+async fn buy(strategy: &str, app: &TestApp, sku: &str) -> Answer {
     send(app.deduct(0, strategy, &json!({ "sku": sku }))).await
 }
 
@@ -32,20 +28,10 @@ fn assert_succeeds_or_is_overloaded(answer: &Answer) {
 }
 
 /// Sells and reads `cold`, until `flood` ends or `times` times.
-async fn assert_cold_sells(app: &TestApp, flood: &mut JoinSet<Answer>, times: u32) {
-    assert_cold_sells_by("single-sql", app, flood, times).await;
-}
-
-async fn assert_cold_sells_by(
-    strategy: &str,
-    app: &TestApp,
-    flood: &mut JoinSet<Answer>,
-    times: u32,
-) {
+async fn assert_cold_sells(strategy: &str, app: &TestApp, flood: &mut JoinSet<Answer>, times: u32) {
     for _ in 0..times {
-        buy_by(strategy, app, "cold").await.ok();
-        let read = app.request(0, Method::GET, "/stock/cold");
-        send(read).await.ok();
+        buy(strategy, app, "cold").await.ok();
+        app.get_json("/stock/cold").await;
         while let Some(ended) = flood.try_join_next() {
             ended.expect("no panic");
         }
@@ -75,7 +61,7 @@ async fn audits_do_not_stop_sales(#[values(Mysql, Postgres)] backend: Backend) {
         audits.spawn(send(app.request(0, Method::GET, &path)));
     }
     holds[0].held().await;
-    assert_cold_sells(&app, &mut audits, 20).await;
+    assert_cold_sells("single-sql", &app, &mut audits, 20).await;
     drop(holds);
     for audit in audits.join_all().await {
         assert_succeeds_or_is_overloaded(&audit);
@@ -106,27 +92,6 @@ async fn abandoned_audit_counts_until_it_is_answered(#[values(Mysql, Postgres)] 
     .await;
 }
 
-/// The buyers of a SKU whose row is locked wait for the row on at most half of the connections.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locked_sku_leaves_connections_for_others(#[values(Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_flags(backend, 1, &POOL).await;
-    for sku in ["hot", "cold"] {
-        app.set_level(sku, PLENTY).await;
-    }
-    let mut holder = Raw::connect(backend, &app.database_url).await;
-    holder.begin().await;
-    let locked = holder.run("UPDATE stock SET held = held WHERE sku = 'hot'");
-    locked.await.expect("the row can be locked");
-    let mut buyers = JoinSet::new();
-    for _ in 0..32 {
-        buyers.spawn(send(app.deduct(0, "single-sql", &json!({"sku": "hot"}))));
-    }
-    assert_cold_sells(&app, &mut buyers, u32::MAX).await;
-    holder.run("ROLLBACK").await.expect("it can be rolled back");
-    buy(&app, "hot").await.ok();
-}
-
 /// Goal: another transaction that has locked many SKUs does not stop the sales of the others.
 ///
 /// Method: twice as many SKUs are locked as there are connections, and each has several buyers. If all
@@ -144,18 +109,16 @@ async fn many_locked_skus_leave_connections_for_others(
     for sku in locked.chain(["cold".to_owned()]) {
         app.set_level(&sku, PLENTY).await;
     }
-    let mut holder = Raw::connect(backend, &app.database_url).await;
-    holder.begin().await;
-    let update = holder.run("UPDATE stock SET held = held WHERE sku LIKE 'locked-%'");
-    update.await.expect("the rows can be locked");
+    let lock = "UPDATE stock SET held = held WHERE sku LIKE 'locked-%'";
+    let holder = Rival::holding(backend, &app.database_url, lock).await;
     let mut buyers = JoinSet::new();
     for number in 0..4 * LOCKED {
         let sku = format!("locked-{}", number % LOCKED);
         buyers.spawn(send(app.deduct(0, strategy, &json!({ "sku": sku }))));
     }
-    assert_cold_sells_by(strategy, &app, &mut buyers, u32::MAX).await;
-    holder.run("ROLLBACK").await.expect("it can be rolled back");
-    buy_by(strategy, &app, "locked-0").await.ok();
+    assert_cold_sells(strategy, &app, &mut buyers, u32::MAX).await;
+    holder.let_go().await;
+    buy(strategy, &app, "locked-0").await.ok();
 }
 
 /// Goal: a SKU with one buyer gets its turn while 256 buyers wait for two other SKUs. In the order of
@@ -178,7 +141,7 @@ async fn two_hot_skus_do_not_starve_a_third(#[values(Sqlite, Mysql, Postgres)] b
         let sku = ["hot-1", "hot-2"][number as usize % 2];
         buyers.spawn(async move {
             loop {
-                let sale = buy(&app, sku).await;
+                let sale = buy("single-sql", &app, sku).await;
                 assert_succeeds_or_is_overloaded(&sale);
                 hot_sales.fetch_add(u32::from(sale.status == 200), SeqCst);
             }
@@ -194,7 +157,7 @@ async fn two_hot_skus_do_not_starve_a_third(#[values(Sqlite, Mysql, Postgres)] b
         if cold_sales == COLD_SALES {
             break;
         }
-        let sale = buy(&app, "cold").await;
+        let sale = buy("single-sql", &app, "cold").await;
         assert_succeeds_or_is_overloaded(&sale);
         cold_sales += u32::from(sale.status == 200);
     }

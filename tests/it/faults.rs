@@ -43,7 +43,6 @@ mod lock_server_killed;
 mod lock_servers;
 mod locks_seen;
 mod memory;
-mod redis_killed;
 pub(crate) mod session;
 mod sessions_ended;
 mod unknown_commit;

@@ -198,22 +198,6 @@ async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] b
     assert_eq!(app.audit("real").await["consistent"], true);
 }
 
-#[tokio::test]
-async fn parallel_adjustments_with_one_key_add_once() {
-    let app = TestApp::with_stock(Postgres, 2, "real", 10).await;
-    let mut requests = JoinSet::new();
-    for replica in 0..30 {
-        let body = json!({"delta": 5, "reason": "delivery"});
-        requests.spawn(send_keyed(app.adjust(replica, "real", &body), "PO-1"));
-    }
-    let answers = requests.join_all().await;
-    for answer in &answers {
-        assert_eq!(answer.ok(), &answers[0].body);
-    }
-    assert_eq!(answers.iter().filter(|it| it.replayed).count(), 29);
-    assert_eq!(app.audit("real").await["on_hand"], 15);
-}
-
 /// The first request with the key is still running: the test itself keeps its transaction open.
 #[rstest]
 #[tokio::test]

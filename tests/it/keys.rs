@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::faults::{in_time, until};
 use crate::store_contract::fixture::open_waiting;
-use crate::support::app::{Answer, TestApp, send};
+use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{TestDatabase, fresh_database};
@@ -78,13 +78,9 @@ impl Keys {
     async fn serving(&self, count: u32) -> TestApp {
         let app = TestApp::serving(&self.database.url, count, &[]).await;
         for replica in 0..count as usize {
-            until("the keys are loaded", async || {
-                send(app.request(replica, Method::GET, "/readyz"))
-                    .await
-                    .status
-                    == 200
-            })
-            .await;
+            let ready = || send(app.request(replica, Method::GET, "/readyz"));
+            let is_ready = async || ready().await.status == 200;
+            until("the keys are loaded", is_ready).await;
         }
         app
     }
@@ -212,11 +208,6 @@ async fn key_with_a_limit_is_refused_until_its_tokens_are_back() {
     assert_eq!(send(deduct(&app, &other)).await.ok()["remaining"], 39);
 }
 
-fn assert_unavailable(answer: &Answer) {
-    assert_eq!(answer.status_and_code(), (503, "unavailable"));
-    assert!(answer.retry_after, "{answer:?}");
-}
-
 #[rstest]
 #[tokio::test]
 async fn replica_without_database_keeps_the_keys_it_knows(
@@ -228,9 +219,10 @@ async fn replica_without_database_keeps_the_keys_it_knows(
     let (proxy, url) = Proxy::before(&keys.database.url).await;
     proxy.set(Mode::Refuse).await;
     let app = TestApp::serving(&url, 1, &["--wait-limit-ms=1000"]).await;
-    let ready = async || send(app.request(0, Method::GET, "/readyz")).await.status;
+    let ready = async || app.get("/readyz").await.status;
     // It knows no key yet, so it cannot say that this one is wrong.
-    assert_unavailable(&send(strategies(&app, 0, &key)).await);
+    let unknown_yet = send(strategies(&app, 0, &key)).await;
+    unknown_yet.assert_refused_for_now("unavailable");
     assert_eq!(ready().await, 503);
     proxy.set(Mode::Pass).await;
     until("the keys are loaded", async || ready().await == 200).await;

@@ -7,8 +7,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::faults::until;
-use crate::store_contract::fixture::Raw;
 use crate::support::app::{TestApp, send};
+use crate::support::rival::{Raw, Rival};
 use crate::support::services::{Backend, fresh_database, fresh_redis};
 
 const READERS: usize = 400;
@@ -23,32 +23,20 @@ const LONG: [&str; 6] = [
     "120000",
 ];
 
-/// Lets reads of levels wait in the database until [`LockedStock::let_go_of`].
-struct LockedStock {
-    holder: Raw,
-    watch: Raw,
+/// Lets reads of levels wait in the database.
+async fn lock_stock(url: &str) -> Rival {
+    let lock = "LOCK TABLE stock IN ACCESS EXCLUSIVE MODE";
+    Rival::holding(Backend::Postgres, url, lock).await
 }
 
-impl LockedStock {
-    async fn at(url: &str) -> Self {
-        let mut holder = Raw::connect(Backend::Postgres, url).await;
-        let lock = holder.run("BEGIN; LOCK TABLE stock IN ACCESS EXCLUSIVE MODE");
-        lock.await.expect("the table can be locked");
-        let watch = Raw::connect(Backend::Postgres, url).await;
-        Self { holder, watch }
-    }
-
-    /// Waits until so many reads wait, and ends the lock.
-    async fn let_go_of(mut self, reads: &str) {
-        let waiting = "SELECT count(*)::text FROM pg_stat_activity
-            WHERE datname = current_database() AND wait_event_type = 'Lock'
-                AND query LIKE '%FROM stock WHERE sku = $1 %'";
-        until("the database is read", async || {
-            self.watch.text(waiting).await.as_deref() == Some(reads)
-        })
-        .await;
-        self.holder.run("COMMIT").await.expect("it is committed");
-    }
+/// Waits until so many reads wait.
+async fn until_read(app: &TestApp, reads: &str) {
+    let waiting = "SELECT count(*)::text FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'
+            AND query LIKE '%FROM stock WHERE sku = $1 %'";
+    let mut watch = Raw::connect(Backend::Postgres, &app.database_url).await;
+    let are_waiting = async || watch.text(waiting).await.as_deref() == Some(reads);
+    until("the database is read", are_waiting).await;
 }
 
 fn cached(app: &TestApp, replica: usize, sku: &str) -> RequestBuilder {
@@ -94,7 +82,7 @@ async fn missed_level_costs_each_replica_one_read() {
     }
     assert_eq!((misses(&app).await, loads(&app).await), (2, 2));
 
-    let locked = LockedStock::at(&database.url).await;
+    let locked = lock_stock(&database.url).await;
     let mut readers = JoinSet::new();
     for number in 0..READERS {
         readers.spawn(send(cached(&app, number, "hot")));
@@ -104,7 +92,8 @@ async fn missed_level_costs_each_replica_one_read() {
         counted(&app, "stock_cache_reads_total").await == reads
     })
     .await;
-    locked.let_go_of("2").await;
+    until_read(&app, "2").await;
+    locked.let_go().await;
     for answer in readers.join_all().await {
         assert_eq!(answer.ok()["warehouses"][0]["on_hand"], 10, "{answer:?}");
     }
@@ -118,7 +107,7 @@ async fn missing_counter_costs_a_replica_one_read() {
     let flags = [&LONG[..], &["--redis-url", &redis.url]].concat();
     let app = TestApp::on(&database.url, 1, &flags).await;
     app.set_level("hot", 100).await;
-    let locked = LockedStock::at(&database.url).await;
+    let locked = lock_stock(&database.url).await;
     let mut buyers = JoinSet::new();
     for _ in 0..BUYERS {
         buyers.spawn(send(app.deduct(0, "redis-lua", &json!({"sku": "hot"}))));
@@ -127,7 +116,8 @@ async fn missing_counter_costs_a_replica_one_read() {
         counted(&app, "counter_asks_total{answer=\"loaded\"}").await == BUYERS
     })
     .await;
-    locked.let_go_of("1").await;
+    until_read(&app, "1").await;
+    locked.let_go().await;
     for answer in buyers.join_all().await {
         answer.ok();
     }
@@ -153,11 +143,8 @@ async fn change_by_an_operator_ends_the_cached_value() {
     let sale = send(app.deduct(0, "single-sql", &order)).await;
     assert_eq!(sale.ok()["remaining"], 5);
     assert_eq!(units(&app, 0, "a").await, 7);
-    let reverse = format!("/operations/{}/reverse", sale.id);
     let back = json!({"quantity": 1, "reason": "broken", "restock": true});
-    send(app.request(0, Method::POST, &reverse).json(&back))
-        .await
-        .ok();
+    send(app.reverse(0, &sale.id, &back)).await.ok();
     assert_eq!(units(&app, 0, "a").await, 6);
 }
 
@@ -184,16 +171,13 @@ async fn cached_answer_has_filter_and_etag() {
     for path in ["/stock/a", "/stock/a?warehouse=north"] {
         let separator = if path.contains('?') { '&' } else { '?' };
         let request = || app.request(0, Method::GET, &format!("{path}{separator}cached=true"));
-        let (plain, cached) = (
-            send(app.request(0, Method::GET, path)).await,
-            send(request()).await,
-        );
+        let (plain, cached) = (app.get(path).await, send(request()).await);
         assert_eq!(cached.ok(), plain.ok());
         assert_eq!(cached.header("etag"), plain.header("etag"));
         let same = request().header(IF_NONE_MATCH, plain.header("etag"));
         assert_eq!(send(same).await.status, 304);
     }
     assert_eq!((misses(&app).await, loads(&app).await), (1, 1));
-    let invalid = send(app.request(0, Method::GET, "/stock/a?cached=1")).await;
+    let invalid = app.get("/stock/a?cached=1").await;
     assert_eq!(invalid.status_and_code(), (422, "invalid-request"));
 }

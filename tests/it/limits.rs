@@ -36,12 +36,6 @@ fn take(app: &TestApp, strategy: &str) -> RequestBuilder {
     app.deduct(0, strategy, &json!({"sku": "a"}))
 }
 
-/// Status, code, and whether the answer has the header `Retry-After`.
-fn refusal(answer: &Answer) -> (u16, &str, bool) {
-    let (status, code) = answer.status_and_code();
-    (status, code, answer.retry_after)
-}
-
 /// Takes one unit, which must be the only one sold.
 async fn takes_one(app: &TestApp, strategy: &str) {
     send(take(app, strategy)).await.ok();
@@ -78,9 +72,9 @@ async fn deductions_above_the_cap_are_refused(#[values(Sqlite, Mysql, Postgres)]
     ];
     let (app, rival) = with_locked_stock(backend, &flags).await;
     let first = tokio::spawn(send(take(&app, "single-sql")));
-    assert_eq!(refusal(&overloaded(&app).await), (503, "overloaded", true));
+    overloaded(&app).await.assert_refused_for_now("overloaded");
     let refused = send(take(&app, "single-sql")).await;
-    assert_eq!(refusal(&refused), (503, "overloaded", true));
+    refused.assert_refused_for_now("overloaded");
     assert!(refused.after < SLACK, "{refused:?}");
     // The other half of the slots is free for other SKUs.
     let other = send(app.deduct(0, "redis-lua", &json!({"sku": "b"}))).await;
@@ -102,7 +96,7 @@ async fn deduction_behind_a_locked_row_is_overloaded_in_time(
     let first = tokio::spawn(send(take(&app, "group-commit")));
     sleep(Duration::from_millis(600)).await;
     let behind = send(take(&app, "group-commit")).await;
-    assert_eq!(refusal(&behind), (503, "overloaded", true));
+    behind.assert_refused_for_now("overloaded");
     assert_eq!(first.await.expect("no panic").status, 503);
     rival.let_go().await;
     assert_eq!(app.audit("a").await["sold"], 0);
@@ -119,8 +113,7 @@ async fn statement_at_its_time_limit_is_too_slow(#[values(Mysql, Postgres)] back
     let read = app.request(0, Method::GET, "/stock/a");
     let write = app.adjust(0, "a", &json!({"delta": 1, "reason": "delivery"}));
     for request in [read, write] {
-        let answer = send(request).await;
-        assert_eq!(refusal(&answer), (503, "too-slow", true), "{answer:?}");
+        send(request).await.assert_refused_for_now("too-slow");
     }
 }
 
@@ -137,8 +130,12 @@ async fn exhausted_pool_is_overloaded_not_unavailable(#[values(Mysql, Postgres)]
     let answers = requests.join_all().await;
     for answer in &answers {
         // A request that gets the connection waits for the row instead.
-        let refused = [(503, "overloaded", true), (503, "contended", true)];
-        assert!(refused.contains(&refusal(answer)), "{answer:?}");
+        let is_overloaded = answer.code == "overloaded";
+        answer.assert_refused_for_now(if is_overloaded {
+            "overloaded"
+        } else {
+            "contended"
+        });
         assert!(answer.after < WAITED, "{answer:?}");
     }
     let overloaded = answers.iter().filter(|it| it.code == "overloaded");
@@ -156,7 +153,7 @@ async fn row_locked_past_the_wait_limit_is_contended(
     let refuses = async |strategy: &str| {
         let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
         let refused = send(take(&app, strategy)).await;
-        assert_eq!(refusal(&refused), (503, "contended", true), "{strategy}");
+        refused.assert_refused_for_now("contended");
         assert!(refused.after >= Duration::from_millis(900), "{refused:?}");
         assert!(refused.after < WAITED, "{refused:?}");
         rival.let_go().await;
@@ -196,7 +193,7 @@ async fn queue_behind_a_stuck_batch_is_overloaded(#[values(Mysql, Postgres)] bac
     let other = send(app.deduct(0, "group-commit", &json!({"sku": "b"}))).await;
     assert_eq!(other.status_and_code(), (404, "unknown-sku"));
     for refused in waiting.join_all().await {
-        assert_eq!(refusal(&refused), (503, "overloaded", true));
+        refused.assert_refused_for_now("overloaded");
         assert!(refused.after < WAITED, "{refused:?}");
     }
     hold.let_go();

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
 use rstest::rstest;
 use stocklock_locks::LockManager;
 use stocklock_locks::redis::RedisBackend;
@@ -289,8 +288,7 @@ async fn replica_starts_without_its_lock_server_and_serves_later(
     serve.set_level("a", 1).await;
     let refused = deduct(&serve, "?sku=a").await;
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
-    let ready = serve.request(Method::GET, "/readyz").send().await;
-    assert_eq!(ready.expect("it answers").status(), 503);
+    assert_eq!(serve.get("/readyz").await.status, 503);
     let log = serve.log().await;
     assert!(has_warning(&log, &[warning]), "{log}");
 
@@ -315,8 +313,7 @@ async fn zookeeper_locks_admit_only_replicas_with_the_password() {
     outside.answers("/healthz").await;
     let refused = deduct(&outside, "").await;
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
-    let ready = outside.request(Method::GET, "/readyz").send().await;
-    assert_eq!(ready.expect("it answers").status(), 503);
+    assert_eq!(outside.get("/readyz").await.status, 503);
     let log = outside.log().await;
     assert!(
         has_warning(&log, &["ZOOKEEPER_CONNECT", "(NoAuth)"]),

@@ -3,13 +3,11 @@
 use std::io::{PipeReader, PipeWriter, Write as _, pipe};
 use std::time::Duration;
 
-use reqwest::Method;
 use rstest::rstest;
 use rustix::io::ioctl_fionbio;
 use tokio::time::Instant;
 
 use crate::faults::until;
-use crate::support::app::send;
 use crate::support::process::Process;
 
 /// What is wrong with the reader of the log.
@@ -45,14 +43,14 @@ async fn serve_without(reader: Reader) -> (Duration, Duration) {
     // Each of these requests is logged with its path; together they exceed what can wait to be written.
     let path = format!("/{}", "x".repeat(8_000));
     for _ in 0..300 {
-        let refused = send(process.request(Method::GET, &path)).await;
+        let refused = process.get(&path).await;
         assert_eq!(refused.status_and_code(), (404, "no-such-route"));
     }
     until("dropped lines are counted", async || {
         process.counted("log_lines_dropped_total").await > 0
     })
     .await;
-    let health = send(process.request(Method::GET, "/healthz")).await;
+    let health = process.get("/healthz").await;
     health.ok();
 
     process.terminate();

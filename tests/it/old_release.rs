@@ -208,10 +208,7 @@ async fn write_release(backend: Backend) {
     let app = TestApp::on(&database.url, 1, &[]).await;
     let changes = make_changes(&app).await;
     let answers = Answers {
-        revision: send(app.request(0, Method::GET, "/stock/a"))
-            .await
-            .header("etag")
-            .to_owned(),
+        revision: app.get("/stock/a").await.header("etag").to_owned(),
         pages: read_pages(&app, &changes).await,
         changes,
     };

@@ -1,17 +1,12 @@
 //! Looking up what an operation did, by its id, its key and its reference.
 
-use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::store_contract::fixture::Raw;
-use crate::support::app::{Answer, TestApp, send};
+use crate::support::app::{TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-
-async fn get(app: &TestApp, path: &str) -> Answer {
-    send(app.request(1, Method::GET, path)).await
-}
 
 /// Sells one unit of `a`.
 async fn sell(app: &TestApp, key: &str, reference: &str) -> Value {
@@ -32,7 +27,7 @@ async fn operation_is_found_by_id_key_and_reference(
     }
     let id = sold[1].as_str().expect("an id");
     for path in [format!("/operations/{id}"), "/operations?key=k2".to_owned()] {
-        let found = get(&app, &path).await;
+        let found = app.get(&path).await;
         assert_eq!(found.ok()["status"], "committed", "{path}");
         let [movement] = &found.body["movements"].as_array().expect("a list")[..] else {
             panic!("{found:?}");
@@ -53,7 +48,7 @@ async fn operation_is_found_by_id_key_and_reference(
     let mut found = Vec::new();
     let mut path = "/operations?reference=R-1&limit=1".to_owned();
     loop {
-        let page = get(&app, &path).await;
+        let page = app.get(&path).await;
         found.push(page.ok()["movements"][0]["id"].clone());
         let Some(cursor) = page.body["next_cursor"].as_str() else {
             break;
@@ -79,13 +74,13 @@ async fn operation_that_is_not_in_the_ledger_is_unknown(
         "/operations?key=k9",
         "/operations?reference=R-9",
     ] {
-        let answer = get(&app, path).await;
+        let answer = app.get(path).await;
         assert_eq!(answer.ok()["status"], "unknown", "{path}");
         assert_eq!(answer.body["movements"], json!([]), "{path}");
         let advice = answer.body["advice"].as_str().expect("advice");
         assert!(advice.contains("the same Idempotency-Key"), "{path}");
     }
-    let found = get(&app, "/operations?key=k1&reference=R-1").await;
+    let found = app.get("/operations?key=k1&reference=R-1").await;
     assert_eq!(found.ok()["status"], "committed", "{found:?}");
     assert_eq!(found.body["advice"], Value::Null, "{found:?}");
 }
@@ -102,7 +97,7 @@ async fn operation_of_an_open_transaction_is_unknown(
     open.begin().await;
     open.record(operation).await;
     let path = format!("/operations/{operation}");
-    assert_eq!(get(&app, &path).await.ok()["status"], "unknown");
+    assert_eq!(app.get(&path).await.ok()["status"], "unknown");
     open.run("COMMIT").await.expect("it can be committed");
-    assert_eq!(get(&app, &path).await.ok()["status"], "committed");
+    assert_eq!(app.get(&path).await.ok()["status"], "committed");
 }

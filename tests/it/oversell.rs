@@ -89,30 +89,7 @@ async fn local_mutex_is_exact_on_one_replica(#[values(Sqlite, Mysql, Postgres)] 
     assert_eq!((row.audit.oversold, row.audit.drift), (0, 0), "{table}");
 }
 
-/// There are as many orders as units, so that only the drift shows the lost updates.
-async fn lost_updates_show_as_drift(backend: Backend) {
-    let plan = RacePlan {
-        orders: 10,
-        stock: 500,
-        buyers: 50,
-        ..RacePlan::jmeter()
-    };
-    let plan = only(
-        "no-lock,single-sql,for-update,optimistic,group-commit",
-        plan,
-    );
-    let report = race(backend, 2, &plan, &[]).await;
-    let table = report.table(TableStyle::default());
-    for row in &report.rows {
-        let exact = row.strategy.tier() != Tier::Unsafe;
-        let sales = (row.answers.sold, row.answers.refused, row.audit.oversold);
-        assert_eq!(sales, (500, 0, 0), "{table}");
-        assert_eq!(row.audit.drift == 0, exact, "{table}");
-    }
-}
-
 full! {
     every_strategy_keeps_its_promise(backend: Backend [Sqlite, Mysql, Postgres], orders: usize [12]);
     flash_sale_sells_exactly_the_stock(backend: Backend [Sqlite, Mysql]);
-    lost_updates_show_as_drift(backend: Backend [Sqlite, Mysql, Postgres]);
 }

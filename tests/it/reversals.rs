@@ -1,6 +1,5 @@
 //! Reversals: units of a sale come back, and never more than were sold.
 
-use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -10,14 +9,8 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 mod concurrent;
 
-/// A reversal, ready to send.
-fn reverse(app: &TestApp, replica: usize, sale: &str, body: &Value) -> RequestBuilder {
-    let path = format!("/operations/{sale}/reverse");
-    app.request(replica, Method::POST, &path).json(body)
-}
-
 async fn reverse_keyed(app: &TestApp, sale: &str, body: &Value, key: &str) -> Answer {
-    send(reverse(app, 0, sale, body).header("Idempotency-Key", key)).await
+    send(app.reverse(0, sale, body).header("Idempotency-Key", key)).await
 }
 
 /// Sells units of a SKU; returns the id of the sale.
@@ -68,12 +61,12 @@ async fn units_come_back_with_and_without_restock(
         (&last.ok()["quantity"], &last.body["remaining"]),
         (&json!(2), &json!(9))
     );
-    let refused = send(reverse(&app, 0, &sale, &rest)).await;
+    let refused = send(app.reverse(0, &sale, &rest)).await;
     assert_eq!(refused.status_and_code(), (409, "exceeds-sale"));
     assert_eq!(refused.body["left"], 0);
 
     for (body, key, answer) in [(&some, "r1", &first), (&rest, "r3", &last)] {
-        let retry = send(reverse(&app, 1, &sale, body).header("Idempotency-Key", key)).await;
+        let retry = send(app.reverse(1, &sale, body).header("Idempotency-Key", key)).await;
         assert_eq!((retry.ok(), retry.replayed), (answer.ok(), true));
     }
     for other in [
@@ -120,15 +113,15 @@ async fn only_sales_are_reversed(#[values(Sqlite, Mysql, Postgres)] backend: Bac
     let app = TestApp::with_stock(backend, 2, "a", 10).await;
     let all = json!({"reason": "x", "restock": true});
     let sale = sell(&app, "a", 1).await;
-    let returned = send(reverse(&app, 0, &sale, &all)).await;
+    let returned = send(app.reverse(0, &sale, &all)).await;
     returned.ok();
     let adjusted = send(app.adjust(0, "a", &json!({"delta": -1, "reason": "theft"}))).await;
     for id in [&returned.id, &adjusted.id] {
-        let refused = send(reverse(&app, 0, id, &all)).await;
+        let refused = send(app.reverse(0, id, &all)).await;
         assert_eq!(refused.status_and_code(), (409, "not-a-sale"));
     }
     let unknown = "01900000-0000-7000-8000-000000000000";
-    let refused = send(reverse(&app, 0, unknown, &all)).await;
+    let refused = send(app.reverse(0, unknown, &all)).await;
     assert_eq!(refused.status_and_code(), (404, "unknown-operation"));
     assert_eq!(app.audit("a").await["on_hand"], 9);
 }

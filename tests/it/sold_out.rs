@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
 use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde_json::json;
@@ -135,7 +134,7 @@ async fn restock_by_the_same_replica_is_sold_at_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let app = TestApp::with_stock(backend, 1, "a", 1).await;
-    let sale = take(&app, 0).await.ok()["id"].clone();
+    let sale = take(&app, 0).await.id;
     refused(&app).await;
     app.set_level("a", 1).await;
     take(&app, 0).await.ok();
@@ -143,10 +142,8 @@ async fn restock_by_the_same_replica_is_sold_at_once(
     add(&app, 0, 1).await;
     take(&app, 0).await.ok();
     refused(&app).await;
-    let path = format!("/operations/{}/reverse", sale.as_str().expect("an id"));
-    let body = json!({"reason": "returned", "restock": true});
-    let reversed = send(app.request(0, Method::POST, &path).json(&body)).await;
-    reversed.ok();
+    let back = json!({"reason": "returned", "restock": true});
+    send(app.reverse(0, &sale, &back)).await.ok();
     take(&app, 0).await.ok();
     refused(&app).await;
     let put = app.put(0, "a", &json!({"backorder_limit": 1}));

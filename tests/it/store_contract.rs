@@ -3,7 +3,6 @@
 //! back ends differ.
 
 mod batches;
-mod changes;
 mod checkpoints;
 mod contention;
 mod creations;
@@ -14,9 +13,7 @@ mod duplicates;
 mod fenced;
 pub(crate) mod fixture;
 mod late_batches;
-mod ledger;
 mod ledger_order;
-mod level_versions;
 mod merged;
 mod migrations;
 mod orders;

@@ -100,7 +100,7 @@ async fn open_reader(backend: Backend, url: &str, read: &'static str) -> Raw {
 /// built.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn upgrade_under_load_fails_no_sale(#[values(Postgres)] backend: Backend) {
+async fn upgrade_under_load_fails_no_sale(#[values(Mysql, Postgres)] backend: Backend) {
     let movements = number("TEST_MOVEMENTS", DEFAULT_MOVEMENTS);
     let program = variable("TEST_OLD_BINARY").unwrap_or_else(this_build);
     let database = fresh_database(backend).await;
@@ -145,5 +145,3 @@ async fn upgrade_under_load_fails_no_sale(#[values(Postgres)] backend: Backend) 
         "figure: {backend:?}, {movements} movements: {races} races during the upgrade, 3 after it"
     );
 }
-
-full! { upgrade_under_load_fails_no_sale(backend: Backend [Mysql]); }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rstest::rstest;
 use serde_json::json;
 use stocklock::ports::CounterAnswer::{Admitted, Refused};
 use stocklock::ports::CounterError;
@@ -19,7 +18,7 @@ use crate::faults::until;
 use crate::support::app::{TestApp, send};
 use crate::support::distant::distant;
 use crate::support::process::Process;
-use crate::support::redis::{Pair, RedisCluster, command};
+use crate::support::redis::{RedisCluster, command};
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::PrivateServer;
 
@@ -85,24 +84,6 @@ async fn watch_without_a_free_connection_opens_no_more() {
     let is_busy = |answer: &Result<_, _>| matches!(answer, Err(CounterError::Busy));
     assert!(answers.iter().any(is_busy), "{answers:?}");
     assert!(clients(&server).await <= before);
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_reach_the_new_master(#[values(false, true)] kill: bool) {
-    let pair = Pair::start().await;
-    let subject = Subject::with_limit(&pair.url(), WAIT_LIMIT, 8).await;
-    until_asked(&subject, Script).await;
-    until_asked(&subject, Watch).await;
-    pair.fail_over(kill).await;
-    until_asked(&subject, Script).await;
-    until_asked(&subject, Watch).await;
-    let master = pair.master().await;
-    until("the new master has the counter", async || {
-        let is_loaded = subject.load(5).await.is_ok();
-        is_loaded && command::<bool>(master.url(), &["EXISTS", subject.key()]).await
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ use super::{SKU, key_in, open};
 use crate::faults::{SOON, until};
 use crate::support::redis::command;
 use crate::support::services::Backend::Sqlite;
-use crate::support::services::{TestDatabase, fresh_database, fresh_redis};
+use crate::support::services::{TestDatabase, TestRedis, fresh_database, fresh_redis};
 
 type Result<T> = std::result::Result<T, CounterError>;
 
@@ -28,16 +28,22 @@ pub(super) struct Subject {
     url: String,
     counters: RedisCounters,
     key: String,
+    _redis: Option<TestRedis>,
     _database: TestDatabase,
 }
 
 impl Subject {
-    /// In the Redis of this URL, which may be busy.
-    pub(super) async fn at(url: &str) -> Self {
-        Self::with_limit(url, SOON, 8).await
+    /// In an empty Redis, which may be busy.
+    async fn fresh() -> Self {
+        let redis = fresh_redis().await;
+        let subject = Self::with_limit(&redis.url, SOON, 8).await;
+        Self {
+            _redis: Some(redis),
+            ..subject
+        }
     }
 
-    /// The same with a wait limit and a number of connections for `WATCH`.
+    /// In the Redis of this URL, with a wait limit and a number of connections for `WATCH`.
     pub(super) async fn with_limit(url: &str, wait_limit: Duration, pool_size: u32) -> Self {
         let database = fresh_database(Sqlite).await;
         migrate(&database.url).await.expect("the database is empty");
@@ -51,6 +57,7 @@ impl Subject {
             counters: RedisCounters::open(&options, open(&database.url))
                 .expect("the URL of a Redis"),
             key: key_in(&database.url).await,
+            _redis: None,
             _database: database,
         }
     }
@@ -116,8 +123,7 @@ fn main() -> Warehouse {
 async fn counter_expires_half_a_second_after_the_read(
     #[values(GetSet, Watch, Script)] method: CounterMethod,
 ) {
-    let redis = fresh_redis().await;
-    let subject = Subject::at(&redis.url).await;
+    let subject = Subject::fresh().await;
     // On a busy machine the counter may expire before the last call.
     until("all calls find the counter", async || {
         let read_at = subject.now().await.unwrap();
@@ -139,8 +145,7 @@ async fn counter_expires_half_a_second_after_the_read(
 
 #[tokio::test]
 async fn level_that_was_read_too_long_ago_is_not_loaded() {
-    let redis = fresh_redis().await;
-    let subject = Subject::at(&redis.url).await;
+    let subject = Subject::fresh().await;
     let read_at = subject.now().await.unwrap() - LIFE - 1;
     subject.load_at(5, read_at).await.unwrap();
     for method in [GetSet, Watch, Script] {
@@ -151,8 +156,7 @@ async fn level_that_was_read_too_long_ago_is_not_loaded() {
 
 #[tokio::test]
 async fn units_that_come_back_create_no_counter() {
-    let redis = fresh_redis().await;
-    let subject = Subject::at(&redis.url).await;
+    let subject = Subject::fresh().await;
     subject.give_back(1).await;
     assert_eq!(subject.read().await, (None, -2));
 }
@@ -163,8 +167,7 @@ async fn units_that_come_back_create_no_counter() {
 #[case::unlimited(&[])]
 #[tokio::test]
 async fn counter_that_lives_too_long_is_replaced(#[case] life: &[&str]) {
-    let redis = fresh_redis().await;
-    let subject = Subject::at(&redis.url).await;
+    let subject = Subject::fresh().await;
     let set = [&["3"], life].concat();
     for method in [GetSet, Watch, Script] {
         until("the new counter is found", async || {
@@ -185,8 +188,8 @@ async fn counter_that_lives_too_long_is_replaced(#[case] life: &[&str]) {
 
 #[tokio::test]
 async fn ledgers_that_share_a_redis_have_their_own_counters() {
-    let redis = fresh_redis().await;
-    let (one, other) = (Subject::at(&redis.url).await, Subject::at(&redis.url).await);
+    let one = Subject::fresh().await;
+    let other = Subject::with_limit(&one.url, SOON, 8).await;
     until("the counter has not expired", async || {
         one.load(5).await.unwrap();
         assert_eq!(other.take(1, Script).await.unwrap(), Missing);
@@ -229,8 +232,7 @@ async fn atomic_method_admits_exactly_the_units(
     #[case] takers: usize,
     #[case] units: i64,
 ) {
-    let redis = fresh_redis().await;
-    let subject = Arc::new(Subject::at(&redis.url).await);
+    let subject = Arc::new(Subject::fresh().await);
     until("a race ends before the counter expires", async || {
         let Some((lefts, conflicts)) = race(&subject, takers, units, method).await else {
             return false;
@@ -245,8 +247,7 @@ async fn atomic_method_admits_exactly_the_units(
 /// The test above can notice that units are admitted twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn get_and_set_admit_the_same_unit_twice() {
-    let redis = fresh_redis().await;
-    let subject = Arc::new(Subject::at(&redis.url).await);
+    let subject = Arc::new(Subject::fresh().await);
     until("a unit is admitted twice", async || {
         let lefts = race(&subject, 64, 50, GetSet).await.unwrap_or_default().0;
         lefts.windows(2).any(|pair| pair[0] == pair[1])

@@ -70,7 +70,7 @@ async fn database_killed_during_sales_loses_and_doubles_nothing(
         tokio::join!(alive_but_not_ready(&app, 0), alive_but_not_ready(&app, 1));
         *down_since.lock().expect("no panic") = None;
         server.restart().await;
-        let holds = async || app.get("/readyz").await.status() == 200;
+        let holds = async || app.get("/readyz").await.status == 200;
         until("the service is ready again", holds).await;
     }
     all_sell().await;

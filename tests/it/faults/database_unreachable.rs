@@ -6,7 +6,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{Answer, Proxied, in_time, send_until_final, send_within};
+use super::{Proxied, in_time, send_until_final, send_within};
 use crate::support::app::TestApp;
 use crate::support::proxy::Mode;
 use crate::support::services::Backend;
@@ -15,12 +15,6 @@ const WAIT_LIMIT: &str = "--wait-limit-ms=1000";
 /// The wait limit plus one second.
 const LIMIT: Duration = Duration::from_secs(2);
 const STOCK: i64 = 1_000;
-
-#[track_caller]
-fn assert_unavailable(answer: &Answer) {
-    assert_eq!(answer.status_and_code(), (503, "unavailable"));
-    assert!(answer.retry_after, "{answer:?}");
-}
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,8 +35,9 @@ async fn replica_without_database_answers_503_until_it_is_back(
         get("/healthz"),
         get("/readyz"),
     );
-    assert_unavailable(&bought);
-    assert_unavailable(&read);
+    for refused in [bought, read] {
+        refused.assert_refused_for_now("unavailable");
+    }
     assert_eq!((health.status, ready.status), (200, 503));
 
     subject.proxy.set(Mode::Pass).await;
@@ -63,7 +58,8 @@ async fn connections_lost_repeatedly_are_answered_unavailable(
     };
     let cut = subject.proxy.cut_before(begin, u32::MAX);
     let order = subject.app.deduct(0, "for-update", &json!({"sku": "hot"}));
-    assert_unavailable(&send_within(in_time(LIMIT), order).await);
+    let refused = send_within(in_time(LIMIT), order).await;
+    refused.assert_refused_for_now("unavailable");
     assert!(cut.fired() > 1, "the service did not try again");
     cut.disarm();
     assert!(subject.ledger.sales("hot").await.is_empty());

@@ -11,10 +11,11 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use super::lock_servers::assert_locks_released;
-use super::session::{Session, lock_is_waited_for};
+use super::session::Session;
 use super::{Ledger, SOON, send_within, until};
 use crate::support::app::TestApp;
 use crate::support::lock_services::LockServices;
+use crate::support::rival::lock_is_waited_for;
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 /// How many clients disconnect in a round. Every eighth leaves its request incomplete.

@@ -7,15 +7,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::time::Duration;
 
-use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
 use stocklock_testkit::eventually;
 use tokio::sync::Mutex;
 
 use super::{Answer, Ledger, in_time, send, until};
-use crate::store_contract::fixture::Raw;
 use crate::support::app::TestApp;
+use crate::support::rival::{Raw, as_user};
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::{PrivateServer, fresh_database};
 
@@ -85,28 +84,22 @@ async fn sell(app: &TestApp) -> Answer {
     send(app.deduct(0, "single-sql", &json!({"sku": "hot"}))).await
 }
 
-async fn get(app: &TestApp, path: &str) -> Answer {
-    send(app.request(0, Method::GET, path)).await
-}
-
 /// A sale is refused, a read is answered, and the replica is not ready.
 async fn assert_refuses_writes(app: &TestApp) {
-    let refused = sell(app).await;
-    assert_eq!(refused.status_and_code(), (503, "unavailable"));
-    assert!(refused.retry_after, "{refused:?}");
-    get(app, "/stock/hot").await.ok();
-    let not_ready = get(app, "/readyz").await;
+    sell(app).await.assert_refused_for_now("unavailable");
+    app.get("/stock/hot").await.ok();
+    let not_ready = app.get("/readyz").await;
     assert_eq!(not_ready.status_and_code(), (503, "not-ready"));
     assert_eq!(not_ready.detail, "the database does not accept writes");
 }
 
 async fn assert_not_ready_soon(app: &TestApp) {
-    let holds = async || get(app, "/readyz").await.status == 503;
+    let holds = async || app.get("/readyz").await.status == 503;
     eventually("the replica is not ready", in_time(NOTICED_WITHIN), holds).await;
 }
 
 async fn assert_sells_soon(app: &TestApp) {
-    let holds = async || sell(app).await.status == 200 && get(app, "/readyz").await.status == 200;
+    let holds = async || sell(app).await.status == 200 && app.get("/readyz").await.status == 200;
     eventually("it sells again and is ready", in_time(SELLS_WITHIN), holds).await;
 }
 
@@ -115,17 +108,16 @@ async fn assert_sells_soon(app: &TestApp) {
 async fn read_only_server_is_not_ready_until_writable(#[values(Mysql, Postgres)] backend: Backend) {
     let server = PrivateServer::start(backend).await;
     let admin = Admin::of(backend, server.url()).await;
-    let mut url = reqwest::Url::parse(server.url()).expect("a URL");
+    let mut url = server.url().to_owned();
     if backend == Mysql {
         admin.run(&[CREATE_USER]).await;
-        url.set_username("shop").expect("it has a host");
-        url.set_password(Some("shop")).expect("it has a host");
+        url = as_user(&url, "shop");
     }
-    let app = TestApp::on(url.as_str(), 1, &[]).await;
+    let app = TestApp::on(&url, 1, &[]).await;
     app.set_level("hot", 1_000).await;
     sell(&app).await.ok();
-    get(&app, "/stock/hot").await.ok();
-    get(&app, "/readyz").await.ok();
+    app.get("/stock/hot").await.ok();
+    app.get("/readyz").await.ok();
     let before = admin.sessions().await;
 
     admin.set_read_only(true).await;
@@ -172,7 +164,7 @@ async fn standby_is_not_ready_until_it_is_promoted() {
     demoted.expect("a file can be created");
     server.restart().await;
     until("the standby answers reads", async || {
-        get(&app, "/stock/hot").await.status == 200
+        app.get("/stock/hot").await.status == 200
     })
     .await;
     assert_refuses_writes(&app).await;

@@ -6,10 +6,8 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
 
-use super::session::{Session, lock_is_waited_for};
-use super::{Answer, Proxied, add_key_if, send, until};
+use super::{Answer, Proxied, add_key_if, send};
 use crate::support::app::TestApp;
 use crate::support::proxy::Hold;
 use crate::support::services::Backend;
@@ -21,9 +19,6 @@ struct Late {
     others: TestApp,
     /// The first message.
     hold: Hold,
-    held_at: Instant,
-    /// How long after it was sent the first message expires, at most.
-    wait_limit: Duration,
     answer: JoinHandle<Answer>,
 }
 
@@ -42,7 +37,6 @@ impl Late {
         let look_up = subject.proxy.hold_request(b"ORDER BY operation_id = ");
         let answer = tokio::spawn(send(add_key_if(with_key, order)));
         hold.held().await;
-        let held_at = Instant::now();
         // A refused attempt looks the operation up in the ledger.
         look_up.held().await;
         look_up.let_go();
@@ -50,8 +44,6 @@ impl Late {
             subject,
             others,
             hold,
-            held_at,
-            wait_limit,
             answer,
         }
     }
@@ -60,17 +52,6 @@ impl Late {
     async fn restock(&self) {
         let delivery = json!({"delta": 5, "reason": "delivery"});
         send(self.others.adjust(0, "hot", &delivery)).await.ok();
-    }
-
-    /// Asserts that the request was refused, and that the delivered message sold nothing.
-    async fn assert_refused(&mut self) {
-        let answer = (&mut self.answer).await.unwrap();
-        let expected = (409, "insufficient-stock");
-        assert_eq!(answer.status_and_code(), expected, "{answer:?}");
-        assert!(answer.after >= self.wait_limit, "{answer:?}");
-        let ledger = &self.subject.ledger;
-        assert_eq!(ledger.sold("hot").await, [""; 0]);
-        assert_eq!(ledger.assert_consistent("hot").await.on_hand, 5);
     }
 }
 
@@ -81,13 +62,15 @@ async fn message_after_its_expiry_sells_nothing(
     #[values(false, true)] with_key: bool,
 ) {
     let mut late = Late::start(backend, with_key, Duration::from_secs(1)).await;
-    until("the request is answered", async || {
-        late.answer.is_finished()
-    })
-    .await;
+    let answer = (&mut late.answer).await.unwrap();
+    let expected = (409, "insufficient-stock");
+    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    assert!(answer.after >= Duration::from_secs(1), "{answer:?}");
     late.restock().await;
     late.hold.deliver().await;
-    late.assert_refused().await;
+    assert_eq!(late.subject.ledger.sold("hot").await, [""; 0]);
+    let audit = late.subject.ledger.assert_consistent("hot").await;
+    assert_eq!(audit.on_hand, 5);
 }
 
 /// The service refuses only after the message has expired, so it sees the sale.
@@ -105,34 +88,4 @@ async fn message_before_its_expiry_may_sell(
     assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
     assert_eq!(late.subject.ledger.sold("hot").await, [answer.id]);
     late.subject.ledger.assert_consistent("hot").await;
-}
-
-/// The message arrives in time, but waits for the row until it has expired. Its holder then rolls
-/// back, so the row has not changed.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_that_waits_past_its_expiry_sells_nothing(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(false, true)] with_key: bool,
-) {
-    let wait_limit = Duration::from_secs(4);
-    let mut late = Late::start(backend, with_key, wait_limit).await;
-    late.restock().await;
-    let url = late.subject.database.url.clone();
-    let mut holder = Session::open(backend, &url).await;
-    assert!(holder.try_lock_hot().await, "the row is free");
-    // The server ends the wait for the lock after the wait limit, too.
-    sleep_until(late.held_at + wait_limit / 2).await;
-    let waiting = late.hold.deliver();
-    let unlock_after_expiry = async {
-        lock_is_waited_for(backend, &url).await;
-        sleep_until(late.held_at + wait_limit + Duration::from_millis(100)).await;
-        assert!(
-            !late.answer.is_finished(),
-            "refused before the row was locked"
-        );
-        holder.unlock().await;
-    };
-    tokio::join!(waiting, unlock_after_expiry);
-    late.assert_refused().await;
 }

@@ -5,10 +5,10 @@ use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde_json::json;
 
-use super::session::{Session, lock_is_waited_for};
+use super::session::Session;
 use super::{Proxied, add_key_if, send, send_until_final, until};
-use crate::store_contract::fixture::Raw;
 use crate::support::app::TestApp;
+use crate::support::rival::{Raw, lock_is_waited_for};
 use crate::support::services::Backend::{self, Mysql, Postgres};
 
 /// A write that is a transaction of several messages, to `hot`, which has five units.
@@ -94,7 +94,7 @@ async fn late_write_without_its_commit_changes_nothing(
     assert_after_all_writes(subject, 4, 2).await;
 }
 
-/// Goal: a last write that arrives after the request was answered changes nothing.
+/// Goal: a last write that arrives after the request was answered changes nothing; before, it does.
 ///
 /// Method: its connection stays, and the service still waits for its result, so that a COMMIT would follow
 /// it.
@@ -103,28 +103,20 @@ async fn late_write_without_its_commit_changes_nothing(
 async fn last_write_after_the_deadline_changes_nothing(
     #[values(Mysql, Postgres)] backend: Backend,
     #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
+    #[values(1_000, 6_000)] limit_ms: u32,
 ) {
-    let flags = ["--wait-limit-ms=1000", "--request-deadline-ms=2000"];
-    let subject = started(backend, &flags).await;
-    let hold = subject.proxy.hold_request(write.parameter());
-    let answer = send(write.request(&subject.app)).await;
-    let unknown = (504, "outcome-unknown");
-    assert_eq!(answer.status_and_code(), unknown, "{answer:?}");
-    hold.let_go();
-    assert_after_all_writes(subject, 5, 1).await;
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn last_write_before_the_deadline_is_answered(
-    #[values(Mysql, Postgres)] backend: Backend,
-    #[values(ForUpdate, KeyedAdjustment, Put)] write: Write,
-) {
-    let flags = ["--wait-limit-ms=6000", "--request-deadline-ms=20000"];
-    let subject = started(backend, &flags).await;
+    let wait = format!("--wait-limit-ms={limit_ms}");
+    let deadline = format!("--request-deadline-ms={}", 3 * limit_ms);
+    let subject = started(backend, &[&wait, &deadline]).await;
     let hold = subject.proxy.hold_request(write.parameter());
     let answer = tokio::spawn(send(write.request(&subject.app)));
     hold.held().await;
+    if limit_ms == 1_000 {
+        let late = answer.await.unwrap();
+        assert_eq!(late.status_and_code(), (504, "outcome-unknown"), "{late:?}");
+        hold.let_go();
+        return assert_after_all_writes(subject, 5, 1).await;
+    }
     hold.let_go();
     let answer = answer.await.unwrap();
     assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
@@ -186,8 +178,7 @@ async fn late_commit_is_not_refused_and_counts_once(
 
 full! {
     late_write_without_its_commit_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
-    last_write_after_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
-    last_write_before_the_deadline_is_answered(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
+    last_write_after_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment], limit_ms: u32 [1_000, 6_000]);
     write_that_waits_past_the_deadline_changes_nothing(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
     late_commit_is_not_refused_and_counts_once(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
 }

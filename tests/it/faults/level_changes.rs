@@ -3,8 +3,8 @@
 use std::slice;
 use std::sync::Arc;
 
+use reqwest::RequestBuilder;
 use reqwest::header::IF_MATCH;
-use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
 
@@ -15,15 +15,10 @@ use crate::support::services::Backend;
 /// How often each case is repeated.
 const ROUNDS: usize = 8;
 
-/// Creates the level.
-fn create_hot(subject: &Proxied, on_hand: i64) -> RequestBuilder {
-    let put = subject.app.request(0, Method::PUT, "/stock/hot");
-    put.json(&json!({ "on_hand": on_hand }))
-}
-
 /// Sets the level, in any state.
 fn set_hot(subject: &Proxied, on_hand: i64) -> RequestBuilder {
-    create_hot(subject, on_hand).header(IF_MATCH, "*")
+    let put = subject.app.put(0, "hot", &json!({ "on_hand": on_hand }));
+    put.header(IF_MATCH, "*")
 }
 
 #[rstest]
@@ -37,8 +32,8 @@ async fn adjustment_with_lost_commit_happens_once(
     subject.app.set_level("hot", 0).await;
     for round in 1..=ROUNDS {
         let trigger = cut.arm(&subject);
-        let request = subject.app.request(0, Method::POST, "/stock/hot/adjust");
-        let request = request.json(&json!({"delta": 3, "reason": "delivery"}));
+        let more = json!({"delta": 3, "reason": "delivery"});
+        let request = subject.app.adjust(0, "hot", &more);
         let answer = send_until_final(add_key_if(with_key, request)).await;
         assert_eq!(trigger.fired(), 1);
         assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
@@ -78,10 +73,11 @@ async fn level_set_with_lost_commit_is_set_once(
     for round in 1..=ROUNDS {
         let trigger = cut.arm(&subject);
         let on_hand = [100, 250, 20, 40][round % 4];
+        let create = subject.app.put(0, "hot", &json!({ "on_hand": on_hand }));
         // If the first attempt has created the level, the repeat finds nothing to write.
         let (request, status) = match round {
-            1 => (create_hot(&subject, on_hand), 201),
-            _ => (set_hot(&subject, on_hand), 200),
+            1 => (create, 201),
+            _ => (create.header(IF_MATCH, "*"), 200),
         };
         let answer = send_until_final(request).await;
         assert_eq!(trigger.fired(), 1);
@@ -165,6 +161,12 @@ fn arm_for_order(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
     }
 }
 
+/// A unit of `other` and one of `lost`, with a key.
+fn order(subject: &Proxied) -> RequestBuilder {
+    let lines = json!({"lines": [{"sku": "other"}, {"sku": "lost"}]});
+    add_key_if(true, subject.app.deduct(0, "group-commit", &lines))
+}
+
 /// Goal: an order whose commit has an unknown outcome ends as one order with all lines, and a 200; even if it
 /// took the last units.
 #[rstest]
@@ -180,9 +182,7 @@ async fn order_with_lost_commit_is_made_once(
     let mut sold = Vec::new();
     for _ in 0..ROUNDS {
         let trigger = arm_for_order(cut, &subject);
-        let request = subject.app.request(0, Method::POST, "/stock/deduct");
-        let request = request.json(&json!({"lines": [{"sku": "other"}, {"sku": "lost"}]}));
-        let answer = send_until_final(add_key_if(true, request)).await;
+        let answer = send_until_final(order(&subject)).await;
         assert_eq!(trigger.fired(), 1);
         assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
         assert_eq!(answer.body["lines"][1]["quantity"], 1, "{answer:?}");
@@ -207,9 +207,7 @@ async fn unknown_order_is_resolved_by_its_key(
     subject.app.set_level("other", 1).await;
     let refused = subject.refuse_new_connections();
     let trigger = arm_for_order(cut, &subject);
-    let request = subject.app.request(0, Method::POST, "/stock/deduct");
-    let request = request.json(&json!({"lines": [{"sku": "other"}, {"sku": "lost"}]}));
-    let request = add_key_if(true, request);
+    let request = order(&subject);
     let answer = send(copy(&request)).await;
     refused.disarm();
     assert_eq!(trigger.fired(), 1);

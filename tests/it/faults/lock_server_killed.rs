@@ -157,11 +157,8 @@ async fn lock_server_killed_during_sales_loses_and_doubles_nothing(
         killed.iter().for_each(PrivateServer::kill9);
         tokio::join!(replicas.assert_down(), others.sell(OTHER_SALES));
         join_all(killed.iter().map(PrivateServer::restart)).await;
-        until("the service is ready again", || async {
-            let ready = replicas.locking.request(Method::GET, "/readyz");
-            ready.send().await.is_ok_and(|ready| ready.status() == 200)
-        })
-        .await;
+        let is_ready = async || replicas.locking.get("/readyz").await.status == 200;
+        until("the service is ready again", is_ready).await;
     }
     under_lock.sell(SALES).await;
 

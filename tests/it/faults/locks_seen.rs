@@ -24,7 +24,7 @@ const NO_NONCE: &str = "0123456789abcdef0123456789abcde";
 /// The lock of the scene's strategy, as this replica shows it.
 async fn seen(scene: &Scene, replica: &Process) -> Value {
     let path = format!("/lab/locks?sku={}", scene.sku);
-    let answer = send(replica.request(Method::GET, &path)).await;
+    let answer = replica.get(&path).await;
     let name = format!("stock:{}:main", scene.sku);
     assert_eq!(answer.ok()["name"], name);
     let locks = answer.body["locks"].as_array().expect("a list");

@@ -1,14 +1,12 @@
-//! A session of a test with the database, without the service: it locks rows and sees which other
-//! sessions wait or have a transaction open.
+//! A session of a test with the database, without the service: it locks rows and sees whether
+//! another session has a transaction open.
 //!
 //! Every statement is restricted to this session's database, because tests share the server.
 
 use std::time::Duration;
 
-use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use super::until;
 use crate::store_contract::fixture::Raw;
 use crate::support::services::Backend;
 
@@ -25,14 +23,6 @@ const MYSQL_REFRESHES_AFTER: Duration = Duration::from_millis(110);
 /// A reader at a time on the whole server, or the table would never be refreshed.
 const MYSQL_BECOME_READER: &str = "SELECT CAST(get_lock('stocklock-test:innodb_trx', 60) AS CHAR)";
 const MYSQL_END_READING: &str = "DO release_lock('stocklock-test:innodb_trx')";
-
-/// Only a statement that waits for a lock takes this long. A reader above waits for no row.
-const MYSQL_WAITING: &str = "SELECT command FROM information_schema.processlist
-    WHERE db = database() AND id <> connection_id() AND coalesce(state, '') <> 'User lock'
-        AND command IN ('Query', 'Execute') AND time_ms > 100";
-
-const POSTGRES_WAITING: &str = "SELECT state FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
 const LOCK_ALL: &str = "BEGIN; SELECT on_hand FROM stock FOR UPDATE NOWAIT";
 const LOCK_FILE: &str = "PRAGMA busy_timeout = 0; BEGIN IMMEDIATE";
@@ -67,17 +57,6 @@ impl Session {
         }
     }
 
-    /// Whether a session waits for a lock. Must not be called in a transaction, which could keep
-    /// returning its first result.
-    async fn sees_waiting(&mut self) -> bool {
-        let waiting = match self.backend {
-            Backend::Sqlite => panic!("SQLite does not show which connections wait"),
-            Backend::Mysql => MYSQL_WAITING,
-            Backend::Postgres => POSTGRES_WAITING,
-        };
-        self.raw.text(waiting).await.is_some()
-    }
-
     /// Locks every level, without waiting; returns whether that succeeded. Call [`Self::unlock`]
     /// afterwards in either case.
     pub(super) async fn try_lock(&mut self) -> bool {
@@ -98,13 +77,4 @@ impl Session {
         // An error means that no transaction is open: SQLite had refused to begin it.
         let _ = self.raw.run("ROLLBACK").await;
     }
-}
-
-/// Returns when a session waits for a lock in the database at `url`.
-pub(crate) async fn lock_is_waited_for(backend: Backend, url: &str) {
-    let watcher = Mutex::new(Session::open(backend, url).await);
-    until("a session waits for a lock", async || {
-        watcher.lock().await.sees_waiting().await
-    })
-    .await;
 }

@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use reqwest::{Client, Method};
+use reqwest::Client;
 use rstest::rstest;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -91,8 +91,7 @@ async fn abandoned_reads_stay_within_their_bound(
     no_checkpoints.await.expect("levels can be changed");
     let replica = Process::lab(&fixture.url, &[]).await;
     for sku in LARGE {
-        let path = format!("/stock/{sku}/audit");
-        send(replica.request(Method::GET, &path)).await.ok();
+        replica.get(&format!("/stock/{sku}/audit")).await.ok();
     }
 
     let usual = sell_during(&replica, sleep(QUIET)).await;

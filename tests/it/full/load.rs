@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::faults::{copy, send};
 use crate::store_contract::fixture::open_waiting;
 use crate::support::process::Process;
-use crate::support::rival::Raw;
+use crate::support::rival::{Raw, Rival};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::{TestDatabase, fresh_database};
@@ -236,17 +236,14 @@ async fn locked_skus_cost_others_few_sales(
     const PART: f64 = 0.9;
     let free = || (0..FREE).map(|number| format!("free-{number}"));
     let shop = Shop::open(backend, (0..LOCKED).map(sku).chain(free())).await;
-    let mut holder = Raw::connect(backend, &shop.database.url).await;
     let all = async || {
         let locked = shop.sales(strategy, (0..LOCKED).map(sku));
         tokio::join!(shop.sales(strategy, free()), locked)
     };
     let (usual, _) = all().await;
-    holder.begin().await;
-    let update = holder.run("UPDATE stock SET held = held WHERE sku LIKE 'hot-%'");
-    update.await.expect("the rows can be locked");
+    let lock = "UPDATE stock SET held = held WHERE sku LIKE 'hot-%'";
+    let _holder = Rival::holding(backend, &shop.database.url, lock).await;
     let (beside, of_locked) = all().await;
-    holder.run("ROLLBACK").await.expect("it can be rolled back");
     let part = beside as f64 / usual as f64;
     println!(
         "figure: {backend:?}, {strategy}, {LOCKED} SKUs locked: {FREE} others sell {beside}, usually \

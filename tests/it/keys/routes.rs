@@ -61,17 +61,16 @@ async fn each_route_needs_a_valid_key_with_its_scope() {
     let wrong = good[..21].to_owned() + &other[21..];
     let app = keys.serving(1).await;
     create_level(&app, &with_scope["stock"]).await;
-    let document = send(app.request(0, Method::GET, "/openapi.json")).await;
-    let document = document.ok();
-    assert_eq!(*document, stocklock::http::document(false));
-    let operations = operations(document);
+    let document = app.get_json("/openapi.json").await;
+    assert_eq!(document, stocklock::http::document(false));
+    let operations = operations(&document);
     assert!(operations.len() > 15, "{operations:?}");
 
     let open = operations.iter().filter(|(_, _, scope)| scope.is_none());
     let open: Vec<_> = open.map(|(_, path, _)| &**path).collect();
     assert_eq!(open, ["/healthz", "/readyz"]);
     for path in open.into_iter().chain(["/docs/", "/openapi.json"]) {
-        assert_eq!(app.get(path).await.status(), 200, "{path}");
+        app.get(path).await.ok();
     }
 
     let basic = format!("Basic {good}");

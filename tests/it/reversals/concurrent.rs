@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stocklock_testkit::run::{number, rng};
 use tokio::task::JoinSet;
 
-use super::{reverse, sell};
+use super::sell;
 use crate::faults::send_until_final;
 use crate::store_contract::fixture::Raw;
 use crate::support::app::{Answer, TestApp};
@@ -62,10 +62,10 @@ impl Pair {
     /// Returns how many units came back.
     async fn run(&self, app: &TestApp) -> i64 {
         let sale = sell(app, self.sku, SOLD).await;
-        let first = send_until_final(reverse(app, 0, &sale, &self.reversal));
+        let first = send_until_final(app.reverse(0, &sale, &self.reversal));
         let put = json!({"on_hand": 1_000_000});
         let second = send_until_final(match &self.other {
-            Some(other) => reverse(app, 1, &sale, other),
+            Some(other) => app.reverse(1, &sale, other),
             None => app.put(1, self.sku, &put).header(IF_MATCH, "*"),
         });
         let (first, second) = tokio::join!(first, second);

@@ -9,8 +9,8 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE,
-    assert_records, committed, deduction, deduction_with_key, idempotency, level_change, open,
+    Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, adjustment,
+    assert_records, committed, deduction, deduction_with_key, idempotency, level_change,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -42,38 +42,75 @@ fn assert_recorded(outcome: &AttemptOutcome, first: &Deduction) {
     assert_eq!(movement.operation, first.operation);
 }
 
+/// How deductions from several levels are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Shared,
+    Apart { read_first: bool },
+}
+
 #[rstest]
 #[tokio::test]
 async fn each_of_a_batch_is_recorded_with_all_its_fields(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
-    #[values(false, true)] read_first: bool,
+    #[values(Sent::Shared, Sent::Apart { read_first: false }, Sent::Apart { read_first: true })]
+    sent: Sent,
 ) {
-    let fixture = Fixture::with(on, "a", 10).await;
-    let remark = |text| Some(Remark::parse("remark", text).unwrap());
-    let batch = [
-        deduction_with_key("a", 3, "it's\"K\\1\""),
-        Deduction {
-            remarks: Remarks {
-                reference: remark("订单 😀 \\ \" '"),
-                reason: remark("é"),
-            },
-            ..deduction("a", 2)
-        },
-        deduction_with_key("a", 4, "k-3"),
-    ];
-    let sold = all_of(&fixture, &batch, read_first).await;
-    assert_eq!(sold, [committed(7), committed(5), committed(1)]);
-    let movements = fixture.assert_in_order("a").await;
-    let sales = movements.iter().rev().skip(1);
-    for ((sale, order), available) in sales.zip(&batch).zip([7, 5, 1]) {
-        assert_records(sale, order);
-        assert_eq!(sale.available_after, available);
-        assert!(sale.created_at >= movements[3].created_at, "{sale:?}");
+    let fixture = Fixture::on(on).await;
+    for (sku, units) in [("a", 10), ("b", 5), ("C", 3)] {
+        fixture.put(sku, units).await;
     }
-    // Everything is found again, by key or by operation.
-    let again = all(&fixture, &batch).await;
-    for (outcome, order) in again.iter().zip(&batch) {
-        assert_recorded(outcome, order);
+    let remark = |text| Some(Remark::parse("remark", text).unwrap());
+    let remarks = Remarks {
+        reference: remark("订单 😀 \\ \" '"),
+        reason: remark("é"),
+    };
+    let batches = vec![
+        vec![deduction("C", 3)],
+        vec![
+            deduction_with_key("a", 3, "it's\"K\\1\""),
+            Deduction {
+                remarks,
+                ..deduction("a", 2)
+            },
+            deduction_with_key("a", 4, "k-3"),
+        ],
+        vec![deduction_with_key("b", 1, "k-4"), deduction("b", 1)],
+    ];
+    let mut sold = Vec::new();
+    match sent {
+        Sent::Shared => {
+            let answers = fixture.deductions().deduct_levels(&batches).await;
+            sold.extend(
+                answers
+                    .into_iter()
+                    .map(|one| outcomes(one.expect("it is made"))),
+            );
+        }
+        Sent::Apart { read_first } => {
+            for batch in &batches {
+                sold.push(all_of(&fixture, batch, read_first).await);
+            }
+        }
+    }
+    let left = [&[0][..], &[7, 5, 1], &[4, 3]];
+    for ((batch, sold), left) in batches.iter().zip(sold).zip(left) {
+        assert_eq!(
+            sold,
+            left.iter().copied().map(committed).collect::<Vec<_>>()
+        );
+        let movements = fixture.assert_in_order(batch[0].sku.as_str()).await;
+        let created = movements.last().expect("the creation");
+        for ((sale, order), available) in movements.iter().rev().skip(1).zip(batch).zip(left) {
+            assert_records(sale, order);
+            assert_eq!(sale.available_after, *available);
+            assert!(sale.created_at >= created.created_at, "{sale:?}");
+        }
+        // Everything is found again, by key or by operation, unless it is alone.
+        if batch.len() > 1 {
+            let found = all(&fixture, batch).await;
+            (found.iter().zip(batch)).for_each(|(one, order)| assert_recorded(one, order));
+        }
     }
     assert_eq!(fixture.level("a").await.on_hand, 1);
 }
@@ -174,50 +211,6 @@ async fn many_rows_of_any_length_fit_into_a_batch(
     fixture.assert_in_order("a").await;
 }
 
-/// The last batches are refused in part, so they read the level, which other replicas change then. They
-/// read it again, and in the end lock the row.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_of_two_replicas_sell_every_unit_once(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    use AttemptOutcome::{Insufficient, Unrecorded};
-    let fixture = Fixture::with(backend, "a", 150).await;
-    let stores = [(); 4].map(|()| open(&fixture.url, 4));
-    let buyers = stores.map(|store| {
-        tokio::spawn(async move {
-            let mut sold = Vec::new();
-            for _ in 0..10 {
-                let mut batch = [(); 5].map(|()| deduction("a", 1)).to_vec();
-                while !batch.is_empty() {
-                    let answers = store.deduct_all(&batch, false).await;
-                    let mut left = Vec::new();
-                    for (answer, order) in answers.into_iter().zip(batch) {
-                        match answer {
-                            Ok(AttemptOutcome::Deducted { remaining, .. }) => sold.push(remaining),
-                            Ok(Insufficient { available: 0 } | Unrecorded { available: 0 }) => {}
-                            Ok(AttemptOutcome::Conflict)
-                            | Err(StoreError::LockWait(_) | StoreError::Aborted(_)) => {
-                                left.push(order);
-                            }
-                            other => panic!("{other:?}"),
-                        }
-                    }
-                    batch = left;
-                }
-            }
-            sold
-        })
-    });
-    let mut remaining = Vec::new();
-    for buyer in buyers {
-        remaining.extend(timeout(SOON, buyer).await.expect("soon").unwrap());
-    }
-    remaining.sort_unstable();
-    assert_eq!(remaining, (0..150).collect::<Vec<i64>>());
-    fixture.assert_in_order("a").await;
-}
-
 /// Another transaction has recorded the key of one member and is still open. The others are sold.
 #[rstest]
 #[tokio::test]
@@ -248,7 +241,7 @@ async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)]
     let batch = [deduction_with_key("a", 1, "K"), deduction("a", 1)];
     let store = fixture.store.clone();
     let batch = tokio::spawn(async move { store.deduct_all(&batch, false).await });
-    super::contention::until_waiting(&fixture).await;
+    fixture.until_waiting().await;
     first.run("COMMIT").await.unwrap();
     let outcomes = outcomes(timeout(SOON, batch).await.expect("soon").unwrap());
     let repeated = matches!(
@@ -327,4 +320,30 @@ async fn lone_deduction_is_that_of_single_sql(#[values(SQLITE, MYSQL, POSTGRES, 
     assert!(all(&fixture, &[]).await.is_empty());
     let refused = all(&fixture, &[deduction("a", 1)]).await;
     assert_eq!(refused, [AttemptOutcome::Insufficient { available: 0 }]);
+}
+
+/// The rules of an adjustment need the level.
+#[rstest]
+#[tokio::test]
+async fn deductions_and_others_share_a_batch(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+    #[values(false, true)] read_first: bool,
+) {
+    let fixture = Fixture::with(on, "a", 1).await;
+    let batch = [
+        deduction("a", 1).into(),
+        adjustment("a", 2).into(),
+        deduction("a", 2).into(),
+        adjustment("a", -1).into(),
+    ];
+    let answers = fixture.deductions().write_batch(&batch, read_first);
+    let answers = timeout(SOON, answers).await.expect("bounded");
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    let [first, added, second, short] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert_eq!((first, second), (&committed(0), &committed(0)));
+    assert_matches!(added, AttemptOutcome::Changed(_));
+    assert_eq!(*short, AttemptOutcome::Unrecorded { available: 0 });
+    assert_eq!(fixture.assert_in_order("a").await.len(), 4);
 }

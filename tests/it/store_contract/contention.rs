@@ -3,161 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join4;
 use rstest::rstest;
-use secrecy::SecretString;
-use stocklock::config::{DatabaseConfig, ServicesConfig};
-use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, Scheduler, WritePool};
-use stocklock::level_service::LevelService;
-use stocklock::locks::LockServers;
-use stocklock::metrics::Metrics;
-use stocklock::ports::{
-    AttemptOutcome, CachedLevels, Condition, DeductionStore, Locks, Refusal, StoreError,
-};
-use stocklock::spawn::TokioSpawn;
-use stocklock::stock::{Deduction, Sku, StockError, Warehouse};
-use stocklock::strategy::{Available, Safeguards, Strategy, Tier};
+use stocklock::ports::{AttemptOutcome, Refusal, StoreError};
+use stocklock::stock::{Deduction, LevelChange, Precondition, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
-    Fixture, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, WAIT_LIMIT, committed,
-    creation, deduction, deduction_with_key, guarded, name, open, open_waiting, start_deduction,
-    until_found,
+    Fixture, Operations as _, Raw, SOON, WAIT_LIMIT, committed, creation, deduction,
+    deduction_with_key, guarded, level_change, name, open, open_waiting, start_deduction,
 };
-use crate::support::rival::Rival;
+use crate::support::rival::{Rival, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Most time that a wait of one second may take on a busy machine.
 const BOUNDED: Duration = Duration::from_secs(12);
-
-/// A deductor with so many attempts, and so long waits, that every buyer gets a definite answer.
-fn deductor(fixture: &Fixture) -> Arc<Deductor> {
-    let wait_limit = Duration::from_mins(1);
-    let policy = RetryPolicy::new(10_000, wait_limit, wait_limit);
-    let store: Arc<dyn DeductionStore> = open_waiting(&fixture.url, 8, wait_limit);
-    let context = DeductionContext {
-        scheduler: Scheduler::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn)),
-        store,
-        mutexes: Arc::default(),
-        counters: None,
-        locks: locks(fixture),
-        available: Available::default(),
-        policy,
-        metrics: Arc::new(Metrics::default()),
-    };
-    let writes = WritePool::new(1000);
-    let levels = LevelService::new(
-        Arc::clone(&context.store) as _,
-        context.policy.clone(),
-        writes.clone(),
-        Arc::clone(&context.scheduler),
-        Arc::new(NoCache),
-        None,
-        Arc::clone(&context.metrics),
-    );
-    Arc::new(Deductor::new(context, writes, levels))
-}
-
-/// Nothing is cached.
-#[derive(Debug)]
-struct NoCache;
-
-impl CachedLevels for NoCache {
-    fn forget(&self, _: &Sku) {}
-}
-
-/// The locks in the fixture's database.
-fn locks(fixture: &Fixture) -> Locks {
-    let database = DatabaseConfig {
-        database_url: Some(SecretString::from(fixture.url.clone())),
-        database_pool_size: 8,
-    };
-    let services = ServicesConfig {
-        redis_url: None,
-        lock_redis_url: None,
-        lock_poll_ms: None,
-        redis_pool_size: 16,
-        redlock_urls: None,
-        zookeeper_connect: None,
-        zookeeper_auth: None,
-        lock_lease_ms: Duration::from_secs(10),
-    };
-    let (limit, metrics) = (Duration::from_mins(1), Metrics::default().locks);
-    let servers = LockServers::new(&database, &services, "test", limit, &metrics);
-    servers.expect("a valid URL").locks
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_64_buyers_of_50_units_exactly_50_get_one(#[values(SQLITE, MYSQL, POSTGRES)] on: On) {
-    let fixture = Fixture::on(on).await;
-    let is_safe = |strategy: &Strategy| strategy.tier() == Tier::Safe;
-    for strategy in Available::default().strategies().filter(is_safe) {
-        let sku = strategy.name();
-        fixture.put(sku, 50).await;
-        let deductor = deductor(&fixture);
-        let mut buyers = JoinSet::new();
-        for _ in 0..64 {
-            let deductor = Arc::clone(&deductor);
-            let order = Deduction {
-                strategy: strategy.name(),
-                ..deduction(sku, 1)
-            };
-            let all = Safeguards::default();
-            buyers.spawn(async move { deductor.deduct(strategy, order, all).await });
-        }
-        let mut remaining: Vec<i64> = Vec::new();
-        let mut refused = 0;
-        for answer in buyers.join_all().await {
-            match answer {
-                Ok(deducted) => remaining.push(deducted.remaining),
-                Err(StockError::Insufficient { available: 0, .. }) => refused += 1,
-                Err(other) => panic!("{strategy}: {other:?}"),
-            }
-        }
-        remaining.sort_unstable();
-        // No two sales saw the same level: they happened one after another.
-        assert_eq!(remaining, (0..50).collect::<Vec<i64>>(), "{strategy}");
-        assert_eq!(refused, 14, "{strategy}");
-        let audit = fixture.audit(sku).await;
-        assert_eq!((audit.sold, audit.on_hand), (50, 0), "{strategy}");
-        assert!(audit.consistent(), "{strategy}: {audit:?}");
-    }
-}
-
-#[rstest]
-#[tokio::test]
-async fn row_that_stays_locked_is_a_lock_wait(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    let read = fixture.put("a", 5).await;
-    let rival = Rival::holding_stock(backend, &fixture.url).await;
-
-    let store = &fixture.store;
-    let deduction = deduction("a", 1);
-    let start = Instant::now();
-    let all = join4(
-        guarded(store, &deduction),
-        store.deduct_locked(&deduction),
-        store.write_back(&deduction, (&read).into(), Condition::Version),
-        store.write_back(&deduction, (&read).into(), Condition::None),
-    );
-    let attempts = timeout(BOUNDED, all).await.expect("bounded");
-
-    assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
-    for attempt in <[_; 4]>::from(attempts) {
-        // SQLite has one writing connection: one attempt waits for the file, the others for the
-        // connection.
-        let waited = matches!(attempt, Err(StoreError::LockWait(_)))
-            || backend == Sqlite && matches!(attempt, Err(StoreError::Exhausted));
-        assert!(waited, "{attempt:?}");
-    }
-    rival.let_go().await;
-    let attempt = guarded(store, &deduction).await.unwrap();
-    assert_eq!(attempt, committed(4));
-    assert!(fixture.audit("a").await.consistent());
-}
 
 /// Of two connections, one waits for rows. A write that meets a lock on the other one is made again on it.
 #[rstest]
@@ -168,7 +29,7 @@ async fn write_that_met_a_lock_waits_for_its_row(#[values(Mysql, Postgres)] back
     let store = open_waiting(&fixture.url, 2, SOON);
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let first = start_deduction(&store, deduction("a", 1));
-    until_waiting(&fixture).await;
+    fixture.until_waiting().await;
     let second = start_deduction(&store, deduction("b", 1));
     tokio::task::yield_now().await;
     // It gets the connection on which the second one has met the lock.
@@ -236,30 +97,11 @@ async fn key_of_a_rolled_back_transaction_is_free(#[values(Mysql, Postgres)] bac
     let mut first = Raw::recording_key(backend, &fixture.url).await;
 
     let waiting = start_deduction(&fixture.store, deduction_with_key("a", 2, "K"));
-    until_waiting(&fixture).await;
+    fixture.until_waiting().await;
     first.run("ROLLBACK").await.unwrap();
 
     let attempt = waiting.await.unwrap().unwrap();
     assert_eq!(attempt, committed(3));
-}
-
-/// Returns when a session of the database waits for a lock.
-pub(super) async fn until_waiting(fixture: &Fixture) {
-    let waiting = match fixture.backend {
-        Sqlite => unreachable!("SQLite has no sessions"),
-        // InnoDB's own table of waits is a copy, which is renewed only if it was not read for a
-        // while.
-        Mysql => {
-            "SELECT info FROM information_schema.processlist WHERE db = database()
-             AND command IN ('Execute', 'Query') AND time_ms > 100 AND id <> connection_id()"
-        }
-        Postgres => {
-            "SELECT query FROM pg_stat_activity
-             WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        }
-    };
-    let mut observer = Raw::connect(fixture.backend, &fixture.url).await;
-    until_found(&mut observer, waiting).await;
 }
 
 /// A statement that waited for a row decides by the row's new version, although the server's
@@ -287,7 +129,7 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
             }
             deducting.deduct_locked(&deduction).await
         });
-        until_waiting(&fixture).await;
+        fixture.until_waiting().await;
         holder.run("COMMIT").await.unwrap();
         let attempt = waiting.await.unwrap().unwrap();
         assert_eq!(attempt, committed(remaining));
@@ -355,7 +197,7 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
         let mut observer = Raw::connect(backend, &fixture.url).await;
         until_found(&mut observer, pausing).await;
     } else {
-        until_waiting(&fixture).await;
+        fixture.until_waiting().await;
     }
     let update = other.run("UPDATE stock SET on_hand = on_hand - 1, version = version + 1");
     let update = timeout(BOUNDED, update).await;
@@ -384,15 +226,45 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
 #[tokio::test]
 async fn batch_that_reads_first_may_meet_a_locked_table() {
     let fixture = Fixture::with(Postgres, "a", 5).await;
-    let mut other = Raw::connect(Postgres, &fixture.url).await;
-    other.begin().await;
     let lock = "LOCK TABLE stock IN ACCESS EXCLUSIVE MODE";
-    other.run(lock).await.unwrap();
+    let other = Rival::holding(Postgres, &fixture.url, lock).await;
     let batch = [deduction("a", 1), deduction("a", 1)];
     let answers = timeout(BOUNDED, fixture.store.deduct_all(&batch, true)).await;
     for answer in answers.expect("the wait is bounded") {
         assert_matches!(answer, Err(StoreError::LockWait(_)));
     }
-    other.run("ROLLBACK").await.unwrap();
+    other.let_go().await;
     assert_eq!(fixture.level("a").await.on_hand, 5);
+}
+
+/// The unique index of the numbers would only refuse what was computed from the level before the sale.
+#[rstest]
+#[tokio::test]
+async fn level_change_counts_a_sale_that_it_waits_for(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = Fixture::with(backend, "a", 5).await;
+    let mut sale = Raw::connect(backend, &fixture.url).await;
+    sale.begin().await;
+    for statement in [
+        "UPDATE stock SET on_hand = on_hand - 1, version = version + 1",
+        "INSERT INTO movement SELECT * FROM (SELECT operation_id, 1 AS line, sku, warehouse,
+                'deducted' AS kind, -1 AS delta, 0 AS held_delta, 4 AS available_after,
+                2 AS level_version, read_version, strategy, caller, idempotency_key, request_hash,
+                reason, reference, reverses, returned, created_at
+            FROM movement) AS sold",
+    ] {
+        sale.run(statement).await.unwrap();
+    }
+    let store = Arc::clone(&fixture.store);
+    let change = LevelChange {
+        precondition: Some(Precondition::Exists),
+        ..level_change("a", 9)
+    };
+    let waiting = tokio::spawn(async move { store.set_level(&change).await });
+    fixture.until_waiting().await;
+    sale.run("COMMIT").await.unwrap();
+    let outcome = waiting.await.unwrap();
+    assert_matches!(outcome, Ok(AttemptOutcome::Changed(_)));
+    let audit = fixture.audit("a").await;
+    assert!(audit.consistent(), "{audit:?}");
+    assert_eq!(audit.on_hand, 9);
 }

@@ -2,12 +2,12 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Adjustment, Caller, Deduction, LevelChange, OperationId, Remark, Reversal};
+use stocklock::stock::{Caller, Operation, OperationId, Remark, Reversal};
+use stocklock_testkit::assert_matches;
 use tokio::time::{Duration, Instant};
 
 use super::fixture::{
-    Fixture, MYSQL, On, Operations as _, POSTGRES, SQLITE, adjustment, deduction, later,
-    level_change,
+    Fixture, MYSQL, On, POSTGRES, SQLITE, adjustment, deduction, later, level_change,
 };
 
 /// The deadline has passed when the last message is sent, so the database refuses it.
@@ -16,35 +16,11 @@ use super::fixture::{
 async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)] on: On) {
     let fixture = Fixture::on(on).await;
     let store = &fixture.store;
-    let before = fixture.put("a", 5).await;
+    fixture.put("a", 5).await;
+    let before = fixture.put("b", 5).await;
     let sale = deduction("a", 1);
-    // Earlier than any error of the clock readings.
-    let late = Instant::now() - Duration::from_secs(5);
-    let set = LevelChange {
-        deadline: late,
-        ..level_change("a", 9)
-    };
-    let adjust = Adjustment {
-        deadline: late,
-        ..adjustment("a", 9)
-    };
-    let deduct = Deduction {
-        deadline: late,
-        ..deduction("a", 1)
-    };
-    let aborted = [
-        store.set_level(&set).await.map(drop),
-        store.adjust(&adjust).await.map(drop),
-        store.deduct_locked(&deduct).await.map(drop),
-    ];
-    for answer in aborted {
-        assert!(matches!(answer, Err(StoreError::Aborted(_))), "{answer:?}");
-    }
-    assert_eq!(fixture.level("a").await, before);
-
     store.deduct(&sale).await.unwrap();
-    let sold = store.operation(sale.operation).await.unwrap().remove(0);
-    let mut reversal = Reversal {
+    let reversal = Reversal {
         operation: OperationId::mint(),
         caller: Caller::anonymous(),
         sale: sale.operation,
@@ -53,12 +29,24 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
         restock: true,
         reason: Remark::parse("reason", "x").unwrap(),
         idempotency: None,
-        deadline: late,
+        deadline: later(),
     };
-    let answer = store.reverse(&reversal, &sold).await;
-    assert!(matches!(answer, Err(StoreError::Aborted(_))), "{answer:?}");
-    reversal.deadline = later();
-    let answer = store.reverse(&reversal, &sold).await.unwrap();
-    assert!(matches!(answer, AttemptOutcome::Changed(_)), "{answer:?}");
+    let sold = store.operation(sale.operation).await.unwrap();
+    let reversal = reversal.of_sale(sold).unwrap();
+    for mut operation in [
+        Operation::from(level_change("b", 9)),
+        adjustment("b", 9).into(),
+        deduction("b", 1).into(),
+        reversal.clone(),
+    ] {
+        // Earlier than any error of the clock readings.
+        operation.deadline = Instant::now() - Duration::from_secs(5);
+        let answer = store.write(&operation).await;
+        assert_matches!(answer, Err(StoreError::Aborted(_)));
+    }
+    assert_eq!(fixture.level("b").await, before);
+    let answer = store.write(&reversal).await;
+    assert_matches!(answer, Ok(AttemptOutcome::Changed(_)));
+    assert_eq!(fixture.level("a").await.on_hand, 5);
     assert!(fixture.audit("a").await.consistent());
 }

@@ -2,11 +2,11 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, ReadLevel};
-use stocklock::stock::{Deduction, LevelChange, MovementKind, Warehouse};
+use stocklock::stock::{Deduction, LevelChange, MovementKind, StockLevel};
 
 use super::fixture::{
     Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, SQLITE, committed, deduction,
-    deduction_with_key, fence, level_change, place, short,
+    deduction_with_key, fence, level_change, short,
 };
 
 /// A way to deduct, as a strategy uses it.
@@ -27,9 +27,6 @@ impl Way {
         Self::Fenced,
         Self::Overwrite,
     ];
-
-    /// The ways whose check and write are one operation of the store.
-    pub(super) const ATOMIC: [Self; 2] = [Self::Guarded, Self::RowLock];
 
     /// Deducts once. A way that needs a level reads it first.
     pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Attempt {
@@ -80,107 +77,33 @@ async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES,
     }
 }
 
-/// Deducts each quantity in turn.
-async fn assert_deducts(way: Way, fixture: &Fixture, attempts: &[(u32, AttemptOutcome)]) {
-    for (quantity, expected) in attempts {
-        let attempt = way.deduct(fixture, &deduction("a", *quantity)).await;
-        assert_eq!(attempt.unwrap(), *expected, "{way:?}: {quantity}");
-    }
-}
-
+/// Five units are available: on hand, beyond zero, or besides three that are held.
 #[rstest]
 #[tokio::test]
-async fn stock_is_sold_to_zero_and_no_further(
+async fn available_units_are_sold_and_no_more(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
     #[values(Way::Guarded, Way::RowLock)] way: Way,
+    #[values((5, 0, false), (3, 2, false), (8, 0, true))] level: (i64, i64, bool),
 ) {
-    let fixture = Fixture::with(on, "a", 5).await;
-    let attempts = [
-        (2, committed(3)),
-        (4, short(3)),
-        (3, committed(0)),
-        (1, short(0)),
-    ];
-    assert_deducts(way, &fixture, &attempts).await;
-    let audit = fixture.audit("a").await;
-    assert_eq!((audit.received, audit.sold, audit.on_hand), (5, 5, 0));
-    assert_eq!(fixture.movements("a").await.len(), 3, "refusals leave none");
-}
-
-#[rstest]
-#[tokio::test]
-async fn backorders_are_sold_down_to_the_limit(
-    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
-    #[values(Way::Guarded, Way::RowLock)] way: Way,
-) {
+    let (on_hand, limit, is_held) = level;
     let fixture = Fixture::on(on).await;
     let with_limit = LevelChange {
-        backorder_limit: Some(2),
-        ..level_change("a", 1)
+        backorder_limit: Some(limit),
+        ..level_change("a", on_hand)
     };
     fixture.set(with_limit).await;
-    let attempts = [
-        (2, committed(1)),
-        (2, short(1)),
-        (1, committed(0)),
-        (1, short(0)),
-    ];
-    assert_deducts(way, &fixture, &attempts).await;
-    assert_eq!(fixture.level("a").await.on_hand, -2);
-    assert!(fixture.audit("a").await.consistent());
-}
-
-#[rstest]
-#[tokio::test]
-async fn held_units_are_not_sold(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::with(on, "a", 5).await;
-    fixture.hold_three("a").await;
-    for way in Way::ATOMIC {
-        let refused = way.deduct(&fixture, &deduction("a", 3)).await.unwrap();
-        assert_eq!(refused, short(2), "{way:?}");
+    if is_held {
+        fixture.hold_three("a").await;
     }
-    for (way, remaining) in Way::ATOMIC.into_iter().zip([1, 0]) {
-        let sold = way.deduct(&fixture, &deduction("a", 1)).await;
-        assert_eq!(sold.unwrap(), committed(remaining), "{way:?}");
+    let (sold, sold_out) = (committed(3), committed(0));
+    for (quantity, expected) in [(2, sold), (4, short(3)), (3, sold_out), (1, short(0))] {
+        let attempt = way.deduct(&fixture, &deduction("a", quantity)).await;
+        assert_eq!(attempt.unwrap(), expected, "{quantity}");
     }
-}
-
-#[rstest]
-#[tokio::test]
-async fn missing_sku_or_warehouse_is_unknown(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::with(on, "a", 5).await;
-    let elsewhere = Deduction {
-        warehouse: place("east"),
-        ..deduction("a", 1)
-    };
-    for unknown in [deduction("b", 1), elsewhere] {
-        for way in Way::ATOMIC {
-            let refused = way.deduct(&fixture, &unknown).await.unwrap();
-            assert_eq!(refused, AttemptOutcome::UnknownSku, "{way:?}");
-        }
-        let level = fixture
-            .changes()
-            .level(&unknown.sku, &unknown.warehouse)
-            .await;
-        assert_eq!(level.unwrap(), None);
-    }
-    assert!(fixture.movements("b").await.is_empty());
-}
-
-#[rstest]
-#[tokio::test]
-async fn write_with_an_old_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    let read = fixture.put("a", 10).await;
-    // The same quantity again, with a new version.
-    fixture.put("a", 9).await;
-    fixture.put("a", 10).await;
-
-    let attempt = fixture.write_back(&read, Condition::Version).await;
-
-    assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
-    assert_eq!(fixture.level("a").await.on_hand, 10);
-    assert_eq!(fixture.movements("a").await.len(), 3);
+    let audit = fixture.audit("a").await;
+    let sums = (audit.received, audit.sold, audit.on_hand);
+    assert_eq!(sums, (on_hand, 5, on_hand - 5));
+    assert_eq!(fixture.movements("a").await.len(), 3, "refusals leave none");
 }
 
 #[rstest]
@@ -288,37 +211,15 @@ async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES
     }
 }
 
+/// The level that is read after a refusal is high enough, as if it was raised in between: the
+/// overwrite starts from a lower level.
 #[rstest]
 #[tokio::test]
-async fn names_and_keys_keep_case_and_script(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
+async fn contradicted_refusal_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES)] on: On) {
     let fixture = Fixture::on(on).await;
-    let [first, second] = Way::ATOMIC;
-    for (sku, on_hand) in [("abc", 1), ("ABC", 2), ("äbc", 3)] {
-        fixture.put(sku, on_hand).await;
-    }
-    let in_shanghai = LevelChange {
-        warehouse: place("上海仓"),
-        ..level_change("abc", 4)
-    };
-    fixture.set(in_shanghai).await;
-
-    for (sku, key) in [("abc", "k"), ("ABC", "K")] {
-        let deduction = deduction_with_key(sku, 1, key);
-        let remaining = fixture.level(sku).await.on_hand - 1;
-        let attempt = first.deduct(&fixture, &deduction).await;
-        assert_eq!(attempt.unwrap(), committed(remaining));
-    }
-    let from_shanghai = Deduction {
-        warehouse: place("上海仓"),
-        ..deduction("abc", 1)
-    };
-    let attempt = second.deduct(&fixture, &from_shanghai).await;
-    assert_eq!(attempt.unwrap(), committed(3));
-
-    for (sku, on_hand) in [("abc", 0), ("ABC", 1), ("äbc", 3)] {
-        assert_eq!(fixture.level(sku).await.on_hand, on_hand, "{sku}");
-    }
-    let levels = fixture.levels_of("abc").await;
-    let places: Vec<&Warehouse> = levels.iter().map(|level| &level.warehouse).collect();
-    assert_eq!(places, [&Warehouse::default(), &place("上海仓")]);
+    let read = fixture.put("a", 3).await;
+    let read = StockLevel { on_hand: 0, ..read };
+    let attempt = fixture.write_back(&read, Condition::None).await;
+    assert_eq!(attempt.unwrap(), AttemptOutcome::Conflict);
+    assert_eq!(fixture.movements("a").await.len(), 1);
 }

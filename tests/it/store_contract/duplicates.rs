@@ -8,12 +8,12 @@ use stocklock::stock::{Adjustment, Deduction, RequestHash, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::contention::until_waiting;
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, deduction_with_key,
+    Fixture, Operations as _, SOON, adjustment, committed, deduction, deduction_with_key,
     idempotency, name, open, open_waiting, start_deduction,
 };
 use crate::support::proxy::Proxy;
+use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 
 /// Goal: no row and no key stays locked until the store's next message arrives.
@@ -76,32 +76,20 @@ fn with_new_key() -> (Deduction, Adjustment) {
 async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
     let fixture = Fixture::new(Mysql).await;
     let read = fixture.put("a", 10).await;
-    let mut other = Raw::connect(Mysql, &fixture.url).await;
-    other.run("BEGIN").await.unwrap();
-    other.run(LOCK_GAP).await.unwrap();
-
+    let other = Rival::holding(Mysql, &fixture.url, LOCK_GAP).await;
     let store = &fixture.store;
     let (sale, adjustment) = with_new_key();
+    let version = Condition::Version;
     let outcomes = [
         timeout(SOON, store.deduct(&sale)).await,
         timeout(SOON, store.deduct_locked(&sale)).await,
-        timeout(
-            SOON,
-            store.write_back(&sale, (&read).into(), Condition::Version),
-        )
-        .await,
+        timeout(SOON, store.write_back(&sale, (&read).into(), version)).await,
+        timeout(SOON, store.adjust(&adjustment)).await,
     ];
     for outcome in outcomes {
-        let outcome = outcome.expect("bounded");
-        let waited = matches!(outcome, Err(StoreError::LockWait(_)));
-        assert!(waited, "{outcome:?}");
+        assert_matches!(outcome, Ok(Err(StoreError::LockWait(_))));
     }
-    let adjusted = timeout(SOON, store.adjust(&adjustment)).await;
-    let adjusted = adjusted.expect("bounded");
-    let waited = matches!(adjusted, Err(StoreError::LockWait(_)));
-    assert!(waited, "{adjusted:?}");
-
-    other.run("ROLLBACK").await.unwrap();
+    other.let_go().await;
     let sold = store.deduct(&sale).await;
     assert_eq!(sold.unwrap(), committed(9));
 }
@@ -115,18 +103,16 @@ async fn write_that_is_made_again_looks_up_no_key() {
     let (proxy, url) = Proxy::before(&fixture.url).await;
     let look_up = proxy.cut_before(b"READ UNCOMMITTED", 10);
     let store = open_waiting(&url, 2, SOON);
-    let (mut row, mut gap) = (
-        Raw::connect(Mysql, &fixture.url).await,
-        Raw::connect(Mysql, &fixture.url).await,
-    );
-    row.begin().await;
-    let lock_row = "UPDATE stock SET held = held WHERE sku = 'b'";
-    row.run(lock_row).await.unwrap();
-    gap.begin().await;
-    gap.run(LOCK_GAP).await.unwrap();
+    let row = Rival::holding(
+        Mysql,
+        &fixture.url,
+        "UPDATE stock SET held = held WHERE sku = 'b'",
+    )
+    .await;
+    let gap = Rival::holding(Mysql, &fixture.url, LOCK_GAP).await;
 
     let waiting = start_deduction(&store, deduction("b", 1));
-    until_waiting(&fixture).await;
+    fixture.until_waiting().await;
     let (_, adjustment) = with_new_key();
     let adjusting = Arc::clone(&store);
     let adjusted = tokio::spawn(async move { adjusting.adjust(&adjustment).await });
@@ -134,8 +120,8 @@ async fn write_that_is_made_again_looks_up_no_key() {
     // It gets the connection on which the adjustment has met the lock.
     let read = store.level(&name("c"), &Warehouse::default()).await;
     assert_eq!(read.unwrap(), None);
-    gap.run("ROLLBACK").await.unwrap();
-    row.run("ROLLBACK").await.unwrap();
+    gap.let_go().await;
+    row.let_go().await;
     assert_eq!(waiting.await.unwrap().unwrap(), committed(9));
     adjusted.await.unwrap().unwrap();
     assert_eq!(fixture.level("a").await.on_hand, 11);
@@ -149,11 +135,7 @@ async fn write_that_records_no_key_looks_up_none() {
     let (proxy, url) = Proxy::before(&fixture.url).await;
     let look_up = proxy.cut_before(b"READ UNCOMMITTED", 10);
     let store = open(&url, 2);
-    let mut row = Raw::connect(Mysql, &fixture.url).await;
-    row.begin().await;
-    let lock_row = "UPDATE stock SET held = held WHERE sku = 'a'";
-    row.run(lock_row).await.unwrap();
-
+    let _row = Rival::holding_stock(Mysql, &fixture.url).await;
     let batch = [deduction_with_key("a", 11, "J"), deduction("a", 1)];
     let answers = timeout(SOON, store.deduct_all(&batch, true)).await;
     let [refused, waited] = <[_; 2]>::try_from(answers.expect("bounded")).unwrap();
@@ -161,5 +143,4 @@ async fn write_that_records_no_key_looks_up_none() {
     assert_eq!(refused.unwrap(), short);
     assert_matches!(waited, Err(StoreError::LockWait(_)));
     assert_eq!(look_up.fired(), 0);
-    row.run("ROLLBACK").await.unwrap();
 }

@@ -15,6 +15,7 @@ const SKU: &str = "a";
 /// Two sources of fencing tokens.
 const HERE: &str = "redis:0123456789abcdef0123456789abcdef";
 const THERE: &str = "zookeeper:0123456789abcdef0123456789abcdef";
+const SHOUTED: &str = "ZOOKEEPER:0123456789ABCDEF0123456789ABCDEF";
 
 /// A fixture with one level.
 struct Row {
@@ -68,39 +69,39 @@ impl Row {
     }
 }
 
+/// Writes with these tokens, one after the other: of a holder that reads the level then, or (`true`) has read it
+/// before the first write. The ledger has those that do not lose their lock. At the end, the level has this fence.
 #[rstest]
+#[case::each_holder(&[(7, HERE, false), (7, HERE, false), (8, HERE, false), (i64::MAX, HERE, false)], 4, (i64::MAX, HERE))]
+#[case::older_token(&[(7, HERE, false), (6, HERE, false), (0, HERE, false), (-1, HERE, false)], 1, (7, HERE))]
+#[case::after_next_holder(&[(8, HERE, false), (7, HERE, true)], 1, (8, HERE))]
+// Tokens of two sources are not compared. Sources that differ only in case are different.
+#[case::other_source(&[(1_000, HERE, false), (3, THERE, false), (2, SHOUTED, false)], 3, (2, SHOUTED))]
 #[tokio::test]
-async fn each_holder_writes_and_stores_its_fence(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
+async fn fence_admits_later_holders_only(
+    #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
+    #[case] writes: &[(i64, &str, bool)],
+    #[case] admitted: i64,
+    #[case] fence: (i64, &str),
+) {
     let row = Row::new(on).await;
     row.assert(0, "", 0).await;
-    // Two attempts under one lock, then later holders, up to the greatest possible token.
-    for (sold, token) in (1..).zip([7, 7, 8, 1_790_000_000_000_000, i64::MAX]) {
-        let attempt = row.read_and_write(token, HERE).await;
-        assert_eq!(attempt, committed(10 - sold));
-        row.assert(token, HERE, sold).await;
+    let before = row.read().await;
+    for (sold, &(token, source, is_early)) in (1..).zip(writes) {
+        let read = if is_early {
+            before.clone()
+        } else {
+            row.read().await
+        };
+        let written = row.write(&read, token, source).await;
+        let expected = if sold <= admitted {
+            committed(10 - sold)
+        } else {
+            AttemptOutcome::LockLost
+        };
+        assert_eq!(written, expected, "{token} of {source}");
     }
-}
-
-#[rstest]
-#[tokio::test]
-async fn write_with_older_token_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let row = Row::new(on).await;
-    row.read_and_write(7, HERE).await;
-    for token in [6, 0, -1] {
-        let attempt = row.read_and_write(token, HERE).await;
-        assert_eq!(attempt, AttemptOutcome::LockLost, "{token}");
-    }
-    row.assert(7, HERE, 1).await;
-}
-
-#[rstest]
-#[tokio::test]
-async fn write_after_next_holder_lost_its_lock(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let row = Row::new(on).await;
-    let read = row.read().await;
-    row.read_and_write(8, HERE).await;
-    assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::LockLost);
-    row.assert(8, HERE, 1).await;
+    row.assert(fence.0, fence.1, admitted).await;
 }
 
 #[rstest]
@@ -112,6 +113,8 @@ async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES
     row.fixture.put(SKU, 9).await;
     row.fixture.put(SKU, 10).await;
     assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
+    let attempt = row.fixture.write_back(&read, Condition::Version);
+    assert_eq!(attempt.await.expect("no error"), AttemptOutcome::Conflict);
     row.assert(0, "", 0).await;
 
     let read = row.read().await;
@@ -122,20 +125,6 @@ async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES
         assert_eq!(attempt, AttemptOutcome::Conflict, "{token} of {source}");
     }
     row.assert(7, HERE, 1).await;
-}
-
-#[rstest]
-#[tokio::test]
-async fn tokens_of_two_sources_are_not_compared(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let row = Row::new(on).await;
-    row.read_and_write(1_000, HERE).await;
-    let attempt = row.read_and_write(3, THERE).await;
-    assert_eq!(attempt, committed(8));
-    row.assert(3, THERE, 2).await;
-    // Sources that differ only in case are different.
-    let attempt = row.read_and_write(2, &THERE.to_uppercase()).await;
-    assert_eq!(attempt, committed(7));
-    row.assert(2, &THERE.to_uppercase(), 3).await;
 }
 
 #[rstest]

@@ -16,7 +16,8 @@ use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinHandle;
 
-pub(crate) use crate::support::rival::{Raw, until_found};
+pub(crate) use crate::support::rival::Raw;
+use crate::support::rival::lock_is_waited_for;
 use crate::support::services::{Backend, TestDatabase, fresh_database};
 
 mod arguments;
@@ -114,6 +115,11 @@ impl Fixture {
         let fixture = Self::on(on.into()).await;
         fixture.put(sku, on_hand).await;
         fixture
+    }
+
+    /// Returns when a session of the database waits for a lock.
+    pub(crate) async fn until_waiting(&self) {
+        lock_is_waited_for(self.backend, &self.url).await;
     }
 
     /// The deductions of the back end under test.

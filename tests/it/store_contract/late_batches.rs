@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, StoreError};
+use stocklock::ports::{AttemptOutcome, BatchAnswer, StoreError};
 use stocklock::stock::{Deduction, Warehouse};
+use stocklock_testkit::assert_matches;
 use tokio::time::{sleep_until, timeout};
 
 use super::fixture::{
@@ -18,52 +19,72 @@ use crate::support::services::Backend::{self, Mysql, Postgres};
 /// A parameter of the message.
 const STRATEGY: &str = "late-batch";
 
-/// A message that arrives in time sells, and the same batch is then found in the ledger. A message
-/// after its expiry sells nothing, although the level still has the version that was read.
+/// A message that arrives in time sells. One that arrives after its expiry sells nothing, although the levels
+/// still have the versions that were read.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_batch_sells_before_its_expiry_only(
+async fn late_message_sells_before_its_expiry_only(
     #[values(Mysql, Postgres)] backend: Backend,
     #[values(false, true)] in_time: bool,
+    #[values("a", "b")] second: &str,
 ) {
     let fixture = Fixture::with(backend, "a", 5).await;
+    fixture.put("b", 5).await;
     let (proxy, url) = Proxy::before(&fixture.url).await;
     let wait_limit = Duration::from_secs(if in_time { 10 } else { 1 });
     let far = open_waiting(&url, 1, wait_limit);
-    let (sku, main) = (name("a"), Warehouse::default());
-    far.level(&sku, &main).await.unwrap();
-    let batch = [deduction_with_key("a", 1, "K"), deduction("a", 2)];
-    let batch = batch.map(|order| Deduction {
+    far.level(&name("a"), &Warehouse::default()).await.unwrap();
+    let orders = [deduction_with_key("a", 1, "K"), deduction(second, 2)];
+    let orders = orders.map(|order| Deduction {
         strategy: STRATEGY,
         ..order
     });
-    let hold = proxy.hold_and_cut(STRATEGY.as_bytes());
-    let mut expired_at = None;
-    for answer in far.deduct_all(&batch, false).await {
-        match answer {
-            Err(StoreError::OutcomeUnknown(_, expiry)) => expired_at = Some(expiry.here),
-            known => panic!("{known:?}"),
+    // Two levels share a transaction.
+    let is_shared = second == "b";
+    let send = async || -> Vec<Option<BatchAnswer>> {
+        if !is_shared {
+            let answers = far.deduct_all(&orders, false).await.into_iter();
+            return answers.map(Some).collect();
         }
-    }
-    if !in_time {
-        let expired_at = expired_at.expect("two answers");
-        sleep_until(expired_at + Duration::from_millis(100)).await;
+        let batches = orders.clone().map(|order| vec![order]);
+        let answers = far.deduct_levels(&batches).await.into_iter();
+        answers
+            .map(|level| level.map(|mut batch| batch.remove(0)))
+            .collect()
+    };
+    let hold = proxy.hold_and_cut(STRATEGY.as_bytes());
+    for answer in send().await {
+        let Some(Err(StoreError::OutcomeUnknown(_, expiry))) = answer else {
+            panic!("{answer:?}");
+        };
+        if !in_time {
+            sleep_until(expiry.here + Duration::from_millis(100)).await;
+        }
     }
     hold.deliver().await;
-    let sold = fixture.movements("a").await.len() - 1;
-    assert_eq!(sold, if in_time { 2 } else { 0 });
+    for order in &orders {
+        let movements = fixture.movements(order.sku.as_str()).await;
+        let is_sold = movements.iter().any(|one| one.operation == order.operation);
+        assert_eq!(is_sold, in_time, "{order:?}");
+    }
 
-    let again = far.deduct_all(&batch, false).await;
-    for ((answer, order), remaining) in again.into_iter().zip(&batch).zip([4, 2]) {
-        match answer.expect("no error") {
-            AttemptOutcome::Recorded(movement) if in_time => {
+    for (answer, order) in send().await.into_iter().zip(&orders) {
+        match answer.map(|answer| answer.expect("no error")) {
+            // It is found in the ledger, and a shared transaction leaves it out.
+            Some(AttemptOutcome::Recorded(movement)) if in_time && !is_shared => {
                 assert_eq!(movement.operation, order.operation);
-                assert_eq!(movement.available_after, remaining);
             }
-            sold => assert_eq!(sold, committed(remaining)),
+            None if in_time && is_shared => {}
+            sold => assert_matches!(sold, Some(AttemptOutcome::Deducted { .. }) if !in_time),
         }
     }
-    assert_eq!(fixture.assert_in_order("a").await.len(), 3);
+    for sku in ["a", second] {
+        fixture.assert_in_order(sku).await;
+    }
+    assert_eq!(
+        fixture.level("a").await.on_hand,
+        if is_shared { 4 } else { 2 }
+    );
 }
 
 /// Another replica changes the level between the read and the write: the batch is decided again, on the

@@ -1,4 +1,4 @@
-//! The order of the ledger is the order of the commits, on every page and with every filter.
+//! The ledger: the order of its pages is that of the commits, with every filter. Its times are in UTC.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,28 +44,6 @@ fn operations(movements: &[Movement]) -> Vec<OperationId> {
         .iter()
         .map(|movement| movement.operation)
         .collect()
-}
-
-/// A request that arrived first may commit last.
-#[rstest]
-#[tokio::test]
-async fn page_is_in_commit_order(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::with(backend, "a", 100).await;
-    let sales: Vec<Deduction> = (0..9).map(|_| deduction("a", 1)).collect();
-    let order = [4, 0, 8, 2, 6, 1, 7, 3, 5];
-    for sale in order {
-        guarded(&fixture.store, &sales[sale]).await.unwrap();
-    }
-    let committed: Vec<_> = order.iter().rev().map(|n| sales[*n].operation).collect();
-    for limit in [1, 2, 3, 10] {
-        let filter = MovementFilter {
-            limit,
-            ..all_of("a")
-        };
-        let found = operations(&pages(&fixture, filter).await);
-        assert_eq!(found[..9], committed, "pages of {limit}");
-        assert_eq!(found.len(), 10);
-    }
 }
 
 /// With the operation as the cursor, such a movement appeared behind the reader.
@@ -143,6 +121,29 @@ async fn pages_merge_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Back
         };
         assert_eq!(pages(&fixture, filter).await.len(), 8, "{limit}");
     }
+}
+
+#[rstest]
+#[tokio::test]
+async fn created_at_is_rfc_3339_in_utc(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let (fixture, mut raw) = Fixture::with_raw(backend).await;
+    let now = match backend {
+        Sqlite => "SELECT strftime('%Y-%m-%dT%H:%M:%f', 'now')",
+        Mysql => "SELECT date_format(utc_timestamp(3), '%Y-%m-%dT%H:%i:%s.%f')",
+        Postgres => {
+            r#"SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS')"#
+        }
+    };
+    let before = raw.text(now).await.unwrap();
+    fixture.put("a", 1).await;
+    let after = raw.text(now).await.unwrap();
+    let created_at = fixture.movements("a").await.remove(0).created_at;
+    let instant = created_at.strip_suffix('Z').expect("UTC");
+    // Up to the milliseconds, which every database has.
+    let is_between = before[..23] <= instant[..23] && instant[..23] <= after[..23];
+    assert!(is_between, "{before} <= {created_at} <= {after}");
+    let fraction = instant.split_once('.').expect("a fraction").1.len();
+    assert_eq!(fraction, if backend == Sqlite { 3 } else { 6 });
 }
 
 fn versions(movements: &[Movement]) -> Vec<i64> {
@@ -236,17 +237,21 @@ async fn fastest(mut work: impl AsyncFnMut()) -> Duration {
     fastest
 }
 
-/// The movements that the filters select are the oldest of the ledger.
-async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
+/// A ledger of 100,000 movements after this change of them, and how long it takes to read all of them.
+async fn large_ledger(backend: Backend, change: &'static str) -> (Fixture, Duration) {
     let (fixture, mut raw) = Fixture::with_raw(backend).await;
     fixture.put("a", 1000).await;
     Seeded::of("a", 100_000).insert(&mut raw).await;
-    raw.run("UPDATE movement SET kind = 'returned', reference = 'R-1' WHERE level_version < 6")
-        .await
-        .unwrap();
+    raw.run(change).await.unwrap();
     let scan = "SELECT cast(count(*) AS char(20)) FROM movement WHERE reason = 'none'";
     let scan = fastest(async || drop(raw.text(scan).await)).await;
+    (fixture, scan)
+}
 
+/// The movements that the filters select are the oldest of the ledger.
+async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
+    let old = "UPDATE movement SET kind = 'returned', reference = 'R-1' WHERE level_version < 6";
+    let (fixture, scan) = large_ledger(backend, old).await;
     let (kind, reference) = (Some(MovementKind::Returned), Some("R-1".to_owned()));
     for (kind, reference) in [
         (kind.clone(), None),
@@ -271,23 +276,13 @@ async fn filtered_page_does_not_read_the_ledger(backend: Backend) {
 
 /// All movements have the reference, and the page has the oldest ones.
 async fn late_page_of_a_reference_does_not_read_the_others(backend: Backend) {
-    let (fixture, mut raw) = Fixture::with_raw(backend).await;
-    fixture.put("a", 1000).await;
-    Seeded::of("a", 100_000).insert(&mut raw).await;
-    raw.run("UPDATE movement SET reference = 'R-1'")
-        .await
-        .unwrap();
-    let scan = "SELECT cast(count(*) AS char(20)) FROM movement WHERE reason = 'none'";
-    let scan = fastest(async || drop(raw.text(scan).await)).await;
-
-    let oldest = each_page(
-        &fixture,
-        MovementFilter {
-            from: Some(LedgerCursor(BTreeMap::from([(place("main"), 4)]))),
-            ..all_of("a")
-        },
-    );
-    let oldest = oldest.await.concat();
+    let all = "UPDATE movement SET reference = 'R-1'";
+    let (fixture, scan) = large_ledger(backend, all).await;
+    let oldest = MovementFilter {
+        from: Some(LedgerCursor(BTreeMap::from([(place("main"), 4)]))),
+        ..all_of("a")
+    };
+    let oldest = each_page(&fixture, oldest).await.concat();
     assert_eq!(versions(&oldest), [4, 3, 2, 1]);
     let of = OperationFilter::Reference {
         caller: Caller::anonymous(),

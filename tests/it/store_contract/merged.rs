@@ -1,18 +1,16 @@
 //! Batches of several levels in one transaction: each level by itself, as if there were no others.
 
-use std::time::Duration;
-
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, BatchAnswer, StoreError};
-use stocklock::stock::{Deduction, LevelChange, Remark, Remarks, Warehouse};
+use stocklock::ports::{AttemptOutcome, BatchAnswer};
+use stocklock::stock::{Deduction, LevelChange};
 use stocklock_testkit::{assert_matches, eventually};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::fixture::{
-    Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, assert_records,
-    committed, deduction, deduction_with_key, level_change, name, open, open_patient, open_waiting,
+    Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, committed, deduction,
+    deduction_with_key, level_change, open, open_patient, place,
 };
-use crate::support::proxy::Proxy;
+use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 type Batches = Vec<Vec<Deduction>>;
@@ -41,63 +39,23 @@ async fn assert_in_order(fixture: &Fixture, skus: &[&str]) {
     }
 }
 
-#[rstest]
-#[tokio::test]
-async fn each_level_is_written_with_all_fields(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::on(on).await;
-    for (sku, units) in [("a", 10), ("b", 5), ("C", 3)] {
-        fixture.put(sku, units).await;
-    }
-    let remark = |text| Some(Remark::parse("remark", text).unwrap());
-    let remarks = Remarks {
-        reference: remark("订单 😀 \\ \" '"),
-        reason: remark("é"),
-    };
-    let batches = vec![
-        vec![deduction("C", 3)],
-        vec![
-            deduction_with_key("a", 3, "it's\"K\\1\""),
-            Deduction {
-                remarks,
-                ..deduction("a", 2)
-            },
-            deduction_with_key("a", 4, "k-3"),
-        ],
-        vec![deduction_with_key("b", 1, "k-4"), deduction("b", 1)],
-    ];
-    let expected = [sold([0]), sold([7, 5, 1]), sold([4, 3])];
-    assert_eq!(merged(&fixture, &batches).await, expected);
-    assert_in_order(&fixture, &["a", "b", "C"]).await;
-    for (batch, outcomes) in batches.iter().zip(expected) {
-        let movements = fixture.movements(batch[0].sku.as_str()).await;
-        let sales = movements.iter().rev().skip(1);
-        for ((sale, order), outcome) in sales.zip(batch).zip(outcomes.unwrap()) {
-            assert_records(sale, order);
-            assert_eq!(committed(sale.available_after), outcome);
-        }
-    }
-    assert!(merged(&fixture, &Batches::new()).await.is_empty());
-}
-
 /// A level with too few units, an unknown one, and the same SKU elsewhere.
 #[rstest]
 #[tokio::test]
 async fn refused_level_holds_up_no_other(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::with(on, "a", 3).await;
     fixture.put("short", 2).await;
-    fixture
-        .set(LevelChange {
-            backorder_limit: Some(4),
-            ..level_change("later", 1)
-        })
-        .await;
-    let east = Warehouse::parse("east").unwrap();
-    fixture
-        .set(LevelChange {
-            warehouse: east.clone(),
-            ..level_change("a", 9)
-        })
-        .await;
+    let later = LevelChange {
+        backorder_limit: Some(4),
+        ..level_change("later", 1)
+    };
+    fixture.set(later).await;
+    let east = place("east");
+    let in_east = LevelChange {
+        warehouse: east.clone(),
+        ..level_change("a", 9)
+    };
+    fixture.set(in_east).await;
     let in_east = Deduction {
         warehouse: east,
         ..deduction("a", 1)
@@ -114,6 +72,7 @@ async fn refused_level_holds_up_no_other(#[values(SQLITE, MYSQL, POSTGRES, MODEL
     assert_eq!(fixture.level("short").await.on_hand, 2);
     assert_eq!(fixture.level("later").await.on_hand, -4);
     assert_in_order(&fixture, &["short", "later"]).await;
+    assert!(merged(&fixture, &Batches::new()).await.is_empty());
 }
 
 #[rstest]
@@ -154,16 +113,12 @@ async fn locked_level_is_left_out(#[values(Mysql, Postgres)] backend: Backend) {
     for sku in ["a", "b", "c"] {
         fixture.put(sku, 5).await;
     }
-    let mut rival = Raw::connect(backend, &fixture.url).await;
-    rival.begin().await;
-    rival
-        .run("UPDATE stock SET on_hand = on_hand WHERE sku = 'b'")
-        .await
-        .unwrap();
+    let lock = "UPDATE stock SET held = held WHERE sku = 'b'";
+    let rival = Rival::holding(backend, &fixture.url, lock).await;
     let batches: Batches = ["a", "b", "c"].map(|sku| vec![deduction(sku, 1)]).into();
     let answers = merged(&fixture, &batches).await;
     assert_eq!(answers, [sold([4]), None, sold([4])]);
-    rival.run("ROLLBACK").await.unwrap();
+    rival.let_go().await;
     assert_eq!(merged(&fixture, &batches[1..2].to_vec()).await, [sold([4])]);
     assert_in_order(&fixture, &["a", "b", "c"]).await;
 }
@@ -176,17 +131,12 @@ async fn levels_that_are_not_named_stay_free(#[values(Mysql, Postgres)] backend:
     for number in 0..30 {
         fixture.put(&format!("sku-{number}"), 5).await;
     }
-    let mut rival = Raw::connect(backend, &fixture.url).await;
-    rival.begin().await;
-    rival
-        .run("UPDATE stock SET on_hand = on_hand WHERE sku < 'sku-2'")
-        .await
-        .unwrap();
+    let lock = "UPDATE stock SET held = held WHERE sku < 'sku-2'";
+    let _rival = Rival::holding(backend, &fixture.url, lock).await;
     let batches: Batches = (20..30)
         .map(|one| vec![deduction(&format!("sku-{one}"), 1)])
         .collect();
     assert_eq!(merged(&fixture, &batches).await, vec![sold([4]); 10]);
-    rival.run("ROLLBACK").await.unwrap();
 }
 
 /// Replicas whose transactions name the same levels in other orders: no deadlock, no unit sold twice.
@@ -267,13 +217,8 @@ async fn key_in_flight_keeps_no_level_locked(#[values(Mysql, Postgres)] backend:
 async fn locked_level_is_left_out_on_a_connection_that_does_not_wait() {
     let fixture = Fixture::with(Mysql, "a", 5).await;
     fixture.put("b", 5).await;
-    let mut holder = Raw::connect(Mysql, &fixture.url).await;
-    for statement in [
-        "BEGIN",
-        "SELECT on_hand FROM stock WHERE sku = 'a' FOR UPDATE",
-    ] {
-        holder.run(statement).await.unwrap();
-    }
+    let lock = "SELECT on_hand FROM stock WHERE sku = 'a' FOR UPDATE";
+    let holder = Rival::holding(Mysql, &fixture.url, lock).await;
     let mut raw = Raw::connect(Mysql, &fixture.url).await;
     let levels = r#"[[0, "a", "main", -1, 1], [1, "b", "main", -1, 1]]"#;
     let movement = |level: u8, sku: &str| {
@@ -287,7 +232,7 @@ async fn locked_level_is_left_out_on_a_connection_that_does_not_wait() {
         raw.run(statement).await.unwrap();
     }
     assert_eq!(fixture.level("b").await.on_hand, 4);
-    holder.run("ROLLBACK").await.unwrap();
+    holder.let_go().await;
     assert_eq!(fixture.level("a").await.on_hand, 5);
     assert_in_order(&fixture, &["a", "b"]).await;
 }
@@ -302,53 +247,4 @@ async fn level_that_is_named_twice_is_written_with_the_sum(
     let batches = vec![vec![deduction("a", 1)], vec![deduction("a", 3)]];
     assert_eq!(merged(&fixture, &batches).await, [sold([8]), sold([5])]);
     assert_in_order(&fixture, &["a"]).await;
-}
-
-/// A parameter of the message.
-const STRATEGY: &str = "late-merged";
-
-/// A message that arrives after its expiry sells nothing.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_message_sells_before_its_expiry_only(
-    #[values(Mysql, Postgres)] backend: Backend,
-    #[values(false, true)] in_time: bool,
-) {
-    let fixture = Fixture::with(backend, "a", 5).await;
-    fixture.put("b", 5).await;
-    let (proxy, url) = Proxy::before(&fixture.url).await;
-    let wait_limit = Duration::from_secs(if in_time { 10 } else { 1 });
-    let far = open_waiting(&url, 1, wait_limit);
-    far.level(&name("a"), &Warehouse::default()).await.unwrap();
-    let order = |sku| Deduction {
-        strategy: STRATEGY,
-        ..deduction(sku, 1)
-    };
-    let batches: Batches = ["a", "b"].map(|sku| vec![order(sku)]).into();
-    let hold = proxy.hold_and_cut(STRATEGY.as_bytes());
-    let mut expired_at = None;
-    for answers in far.deduct_levels(&batches).await {
-        match &answers.expect("it was sent")[..] {
-            [Err(StoreError::OutcomeUnknown(_, expiry))] => expired_at = Some(expiry.here),
-            known => panic!("{known:?}"),
-        }
-    }
-    if !in_time {
-        sleep_until(expired_at.expect("two answers") + Duration::from_millis(100)).await;
-    }
-    hold.deliver().await;
-    let left = if in_time { 4 } else { 5 };
-    for sku in ["a", "b"] {
-        assert_eq!(fixture.level(sku).await.on_hand, left);
-    }
-    let again = far.deduct_levels(&batches).await;
-    assert_eq!(
-        outcomes(again),
-        if in_time {
-            [None, None]
-        } else {
-            [sold([4]), sold([4])]
-        }
-    );
-    assert_in_order(&fixture, &["a", "b"]).await;
 }

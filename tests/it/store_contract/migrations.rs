@@ -8,7 +8,7 @@ use stocklock::store::{StoreOptions, connect, migrate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::fixture::{Fixture, Raw, SOON, assert_deducted, deduction, guarded, until_found};
+use super::fixture::{Fixture, Raw, SOON, assert_deducted, deduction, guarded};
 use crate::support::ports::free_port;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -148,25 +148,6 @@ async fn texts_that_differ_in_a_blank_or_case_are_different(
         let left = "SELECT cast(on_hand AS char) FROM stock WHERE sku = 'PO-1'";
         assert_eq!(raw.text(left).await.as_deref(), Some("5"));
     }
-}
-
-#[tokio::test]
-async fn migration_waits_for_the_lock_and_changes_nothing_before() {
-    let database = fresh_database(Mysql).await;
-    let mut other = Raw::connect(Mysql, &database.url).await;
-    let lock = "SELECT cast(get_lock(concat('stocklock.', md5(database())), 0) AS char)";
-    assert_eq!(other.text(lock).await.as_deref(), Some("1"));
-    let url = database.url.clone();
-    let waiting = tokio::spawn(async move { migrate(&url).await });
-    let mut observer = Raw::connect(Mysql, &database.url).await;
-    let waits = "SELECT state FROM information_schema.processlist
-        WHERE state = 'User lock' AND db = database()";
-    until_found(&mut observer, waits).await;
-    let tables = "SELECT table_name FROM information_schema.tables
-        WHERE table_schema = database() LIMIT 1";
-    assert_eq!(observer.text(tables).await, None);
-    drop(other);
-    assert_eq!(waiting.await.unwrap(), Ok(()));
 }
 
 /// The URL with a password and another change.

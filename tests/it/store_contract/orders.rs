@@ -6,7 +6,6 @@ use stocklock::stock::{Change, Operation};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::contention::until_waiting;
 use super::fixture::{
     Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, Raw, SOON, SQLITE, adjustment, committed,
     deduction, deduction_with_key, name, place, units,
@@ -220,7 +219,7 @@ async fn late_attempt_waits_for_every_warehouse(#[values(Mysql, Postgres)] backe
     let store = fixture.deductions();
     let late = store.late_attempt(&order, Expiry::passed());
     let commit = async {
-        until_waiting(&fixture).await;
+        fixture.until_waiting().await;
         attempt.run("COMMIT").await.expect("it is committed");
     };
     let (late, ()) = tokio::join!(timeout(SOON, late), commit);

@@ -10,7 +10,7 @@ use super::fixture::{
     Fixture, Operations as _, Raw, SOON, committed, deduction, deduction_with_key, guarded,
 };
 use crate::support::process::Process;
-use crate::support::rival::Rival;
+use crate::support::rival::{Rival, as_user};
 use crate::support::services::Backend::{Mysql, Postgres};
 use crate::support::services::{PgBouncer, PrivateServer, Program, Settings, fresh_database};
 
@@ -90,18 +90,13 @@ async fn binary_log_of_rows_is_accepted(#[case] format: &str) {
 async fn missing_privilege_or_procedure_is_refused() {
     let server = mariadb(&["--log-bin=binary", "--server-id=1"]).await;
     let mut root = Raw::connect(Mysql, server.url()).await;
-    let as_user = |user: &str| {
-        let mut url = reqwest::Url::parse(server.url()).unwrap();
-        url.set_username(user).unwrap();
-        url.set_password(Some("hunter2")).unwrap();
-        String::from(url)
-    };
+    let as_user = |user: &str| as_user(server.url(), user);
     let refused = async |user: &str, problem: &str, remedy: &str| {
         let refused = migrate(&as_user(user)).await.unwrap_err();
         assert!(refused.contains(problem), "{refused}");
         assert!(refused.ends_with(remedy), "{refused}");
     };
-    let users = "CREATE USER owner IDENTIFIED BY 'hunter2', till IDENTIFIED BY 'hunter2';
+    let users = "CREATE USER owner IDENTIFIED BY 'owner', till IDENTIFIED BY 'till';
         GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX ON *.* TO owner, till";
     root.run(users).await.unwrap();
     let remedy = "and for migrations also CREATE, ALTER, INDEX and CREATE ROUTINE";

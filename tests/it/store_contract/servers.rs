@@ -1,85 +1,23 @@
 //! Servers that are down, hang, or have settings that lose committed sales.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::json;
 use stocklock::ports::StoreError;
-use stocklock::stock::Warehouse;
+use stocklock::stock::Operation;
 use stocklock_testkit::assert_matches;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::contention::until_waiting;
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, adjustment, committed, creation, deduction, guarded, name,
-    open, open_patient, short, start_deduction,
+    Fixture, Raw, SOON, adjustment, committed, creation, deduction, guarded, open, open_patient,
+    short, start_deduction,
 };
 use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::{PrivateServer, fresh_database};
-
-/// More requests than connections, so that some of them only wait for a connection.
-const REQUESTS: usize = 24;
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_server_is_unavailable_until_restart(#[values(Postgres)] backend: Backend) {
-    let server = PrivateServer::start(backend).await;
-    let fixture = Fixture::at(backend, server.url().to_owned()).await;
-    fixture.put("a", 10).await;
-
-    server.kill9();
-    // Finds that the pool's connections are closed.
-    for _ in 0..8 {
-        assert!(fixture.store.levels(None, 1).await.is_err());
-    }
-    let mut requests = JoinSet::new();
-    for request in 0..REQUESTS {
-        let store = Arc::clone(&fixture.store);
-        requests.spawn(async move {
-            if request % 2 == 0 {
-                return store.check_writable().await;
-            }
-            let attempt = guarded(&store, &deduction("a", 1)).await;
-            attempt.map(drop)
-        });
-    }
-    for outcome in timeout(SOON, requests.join_all()).await.expect("bounded") {
-        assert_matches!(outcome, Err(StoreError::Unavailable(..)));
-    }
-
-    server.restart().await;
-    let attempt = guarded(&fixture.store, &deduction("a", 1)).await;
-    assert_eq!(attempt.unwrap(), committed(9));
-    assert!(fixture.audit("a").await.consistent());
-}
-
-#[rstest]
-#[tokio::test]
-async fn busy_connections_are_not_an_outage(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::with(backend, "a", 10).await;
-    let store = open(&fixture.url, 1);
-    store.check_writable().await.unwrap();
-    let _rival = Rival::holding_stock(backend, &fixture.url).await;
-    let first = start_deduction(&store, deduction("a", 1));
-    tokio::task::yield_now().await;
-
-    let others = [(); 4].map(|()| start_deduction(&store, deduction("a", 1)));
-    for other in others {
-        let outcome = timeout(SOON, other).await.expect("bounded").unwrap();
-        // The request that has the connection waits for the row instead.
-        assert_matches!(
-            outcome,
-            Err(StoreError::Exhausted | StoreError::LockWait(_))
-        );
-    }
-    let outcome = first.await.unwrap();
-    assert_matches!(outcome, Err(StoreError::LockWait(_)));
-}
 
 #[rstest]
 #[tokio::test]
@@ -92,65 +30,30 @@ async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)]
     assert_matches!(outcome, Err(StoreError::Unavailable(..)));
 }
 
-/// A slow statement is neither a lock wait nor a silent server. The server ends it.
+/// A refusal is known when its transaction ends, and nothing was committed when a level was to be created. The
+/// server may execute a COMMIT later, so that write was not refused.
 #[rstest]
 #[tokio::test]
-async fn slow_statement_is_ended_by_the_server(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::with(backend, "a", 10).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
-    raw.slow_down_stock().await;
-
-    let store = &fixture.store;
-    let read = timeout(SOON, store.level(&name("a"), &Warehouse::default())).await;
-    let read = read.expect("bounded");
-    assert_matches!(read, Err(StoreError::TooSlow(_)));
-    let write = timeout(SOON, store.adjust(&adjustment("a", 1))).await;
-    let write = write.expect("bounded");
-    assert_matches!(write, Err(StoreError::TooSlow(_)));
-}
-
-/// The server may execute the COMMIT later, so the write was not refused.
-#[rstest]
-#[tokio::test]
-async fn silence_in_commit_is_an_unknown_outcome(#[values(Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let (proxy, url) = Proxy::before(&database.url).await;
-    let fixture = Fixture::at(backend, url).await;
-    fixture.put("a", 10).await;
-    let hold = proxy.hold_request(backend.commit_message());
-    let adjusted = timeout(SOON, fixture.store.adjust(&adjustment("a", 1))).await;
-    hold.held().await;
-    assert_matches!(adjusted, Ok(Err(StoreError::OutcomeUnknown(..))));
-}
-
-/// The refusal is known when its transaction ends. The server would end that after ten seconds.
-#[rstest]
-#[tokio::test]
-async fn silence_in_rollback_is_no_reason_to_wait(#[values(Mysql, Postgres)] backend: Backend) {
+async fn silence_of_the_server_is_bounded(#[values(Mysql, Postgres)] backend: Backend) {
     let fixture = Fixture::with(backend, "a", 3).await;
-    let (proxy, url) = Proxy::before(&fixture.url).await;
-    let far = open(&url, 2);
-    let hold = proxy.hold_request(b"ROLLBACK");
-    let limit = Duration::from_secs(8);
-    let adjusted = timeout(limit, far.adjust(&adjustment("a", -5))).await;
-    hold.held().await;
-    assert_eq!(adjusted.expect("bounded").unwrap(), short(3));
-}
-
-/// Nothing was committed, so it can be tried again.
-#[rstest]
-#[tokio::test]
-async fn silence_in_the_creation_of_a_level_is_bounded(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
-    let fixture = Fixture::with(backend, "a", 3).await;
-    let (proxy, url) = Proxy::before(&fixture.url).await;
-    let far = open(&url, 2);
-    let hold = proxy.hold_request(b"INSERT INTO stock");
-    let created = timeout(SOON, far.set_level(&creation("b", "main"))).await;
-    hold.held().await;
-    assert_matches!(created, Ok(Err(StoreError::Unavailable(_))));
+    let silent = async |message: &[u8], limit: Duration, operation: Operation| {
+        let (proxy, url) = Proxy::before(&fixture.url).await;
+        let hold = proxy.hold_request(message);
+        let answer = timeout(limit, open(&url, 2).write(&operation)).await;
+        hold.held().await;
+        answer.expect("bounded")
+    };
+    // The server would end the transaction after ten seconds.
+    let refused = adjustment("a", -5).into();
+    let refused = silent(b"ROLLBACK", Duration::from_secs(8), refused).await;
+    assert_eq!(refused.unwrap(), short(3));
+    let created = creation("b", "main").into();
+    let created = silent(b"INSERT INTO stock", SOON, created).await;
+    assert_matches!(created, Err(StoreError::Unavailable(_)));
     assert_eq!(fixture.levels_of("b").await, []);
+    let adjusted = adjustment("a", 1).into();
+    let adjusted = silent(backend.commit_message(), SOON, adjusted).await;
+    assert_matches!(adjusted, Err(StoreError::OutcomeUnknown(..)));
 }
 
 /// A replica whose connections are all busy is ready.
@@ -162,7 +65,7 @@ async fn readiness_does_not_wait_for_a_connection(#[values(Mysql, Postgres)] bac
     store.check_writable().await.unwrap();
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let waiting = start_deduction(&store, deduction("a", 1));
-    until_waiting(&fixture).await;
+    fixture.until_waiting().await;
 
     let ready = timeout(SOON, store.check_writable()).await;
     assert!(matches!(ready, Ok(Ok(()))), "{ready:?}");
@@ -198,31 +101,31 @@ async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] 
     assert_eq!(attempt, committed(9));
 }
 
-/// Changes a setting and asserts that a new store reports it.
-async fn assert_reported(fixture: &Fixture, change: &'static str, advice: &str) {
+#[rstest]
+#[case(
+    Mysql,
+    "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
+    "set innodb_flush_log_at_trx_commit = 1"
+)]
+#[case(
+    Postgres,
+    "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
+    "set synchronous_commit = on"
+)]
+#[tokio::test]
+async fn setting_that_loses_sales_is_reported(
+    #[case] backend: Backend,
+    #[case] change: &'static str,
+    #[case] advice: &str,
+) {
+    let server = PrivateServer::start(backend).await;
+    let fixture = Fixture::at(backend, server.url().to_owned()).await;
     assert_eq!(fixture.store.unsafe_settings().await.unwrap(), [""; 0]);
-    let mut raw = Raw::connect(fixture.backend, &fixture.url).await;
+    let mut raw = Raw::connect(backend, server.url()).await;
     raw.run(change).await.unwrap();
     let found = open(&fixture.url, 1).unsafe_settings().await.unwrap();
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].ends_with(advice), "{found:?}");
-}
-
-#[tokio::test]
-async fn setting_of_mariadb_that_loses_sales_is_reported() {
-    let server = PrivateServer::start(Mysql).await;
-    let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
-    let change = "SET GLOBAL innodb_flush_log_at_trx_commit = 2";
-    assert_reported(&fixture, change, "set innodb_flush_log_at_trx_commit = 1").await;
-}
-
-#[tokio::test]
-async fn setting_of_postgresql_that_loses_sales_is_reported() {
-    let server = PrivateServer::start(Postgres).await;
-    let fixture = Fixture::at(Postgres, server.url().to_owned()).await;
-    let change = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',
-        current_database()); END $$";
-    assert_reported(&fixture, change, "set synchronous_commit = on").await;
 }
 
 /// The store sets time zone, SQL mode, isolation level and character set itself.
@@ -314,5 +217,3 @@ async fn setting_that_a_session_can_change_harms_no_sale() {
         assert_eq!(warehouse["consistent"], true, "{audit}");
     }
 }
-
-full! { killed_server_is_unavailable_until_restart(backend: Backend [Mysql]); }

@@ -1,25 +1,17 @@
 //! A release next to a newer one, and migrations while replicas sell.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use reqwest::Method;
 use rstest::rstest;
-use stocklock::ports::AttemptOutcome;
-use stocklock::store::{Store, migrate, migrate_with};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use stocklock::store::{migrate, migrate_with};
+use stocklock_testkit::eventually;
+use tokio::time::timeout;
 
-use super::fixture::{Fixture, Raw, SOON, deduction, guarded, open_waiting};
+use super::fixture::{Fixture, Raw, SOON};
 use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_database;
 use crate::upgrade_under_load::later_migrations;
-use stocklock_testkit::eventually;
-
-/// A statement of a migration waits for a lock for at most this time, in whole seconds of MariaDB.
-const DDL_WAIT: Duration = Duration::from_secs(1);
 
 /// What the migrators' lock is.
 fn take_lock(backend: Backend) -> &'static str {
@@ -97,127 +89,25 @@ async fn migrate_logs_what_it_waits_for(#[values(Mysql, Postgres)] backend: Back
     assert!(ended.stderr.contains("migration 1"), "{}", ended.stderr);
 }
 
-/// A store that waits longer for a row than a statement of a migration.
-fn patient_store(url: &str) -> Arc<dyn Store> {
-    open_waiting(url, 2, 2 * DDL_WAIT)
-}
-
-/// Starts the migrations of the next release.
-fn start_upgrade(fixture: &Fixture) -> JoinHandle<Result<(), String>> {
-    let (url, later) = (fixture.url.clone(), later_migrations(fixture.backend));
-    tokio::spawn(async move { migrate_with(&url, &later).await })
-}
-
-/// Sales queue behind a statement that waits for the reader, but only until it gives up.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn migration_behind_an_open_reader_stops_no_sale(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
-    let fixture = Fixture::with(backend, "a", 1_000_000).await;
-    let store = patient_store(&fixture.url);
-    let mut reader = Raw::connect(backend, &fixture.url).await;
-    reader.run("BEGIN").await.unwrap();
-    reader.text("SELECT sku FROM stock").await;
-
-    let migration = start_upgrade(&fixture);
-    let sell = async {
-        let mut delayed = 0;
-        while delayed < 2 {
-            let start = Instant::now();
-            let sale = deduction("a", 1);
-            let sale = guarded(&store, &sale).await;
-            let sold = matches!(sale, Ok(AttemptOutcome::Deducted { .. }));
-            assert!(sold, "after {:?}: {sale:?}", start.elapsed());
-            delayed += u32::from(start.elapsed() > DDL_WAIT / 10);
-        }
-    };
-    timeout(SOON, sell).await.expect("it tries again and again");
-    assert!(!migration.is_finished(), "the reader is still there");
-    reader.run("COMMIT").await.unwrap();
-    let migrated = timeout(SOON, migration).await.expect("soon");
-    assert_eq!(migrated.unwrap(), Ok(()));
-    assert!(fixture.audit("a").await.consistent());
-}
-
-/// Every sale would maintain it, and no query would use it.
+/// PostgreSQL leaves an invalid index if the migrator is killed while it builds one, and each sale maintains it.
 #[tokio::test]
-async fn invalid_index_is_dropped_by_the_next_migration() {
+async fn interrupted_index_build_is_repeated_and_others_dropped() {
     let (fixture, mut raw) = Fixture::with_raw(Postgres).await;
+    let later = later_migrations(Postgres);
+    assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
     for statement in [
         "CREATE INDEX interrupted ON movement (sku)",
-        "UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = 'interrupted'::regclass",
-    ] {
-        raw.run(statement).await.unwrap();
-    }
-    let later = later_migrations(Postgres);
-    assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
-    let left = "SELECT relname::text FROM pg_class WHERE relname = 'interrupted'";
-    assert_eq!(raw.text(left).await, None);
-    assert!(raw.text(later_index(Postgres)).await.is_some());
-}
-
-/// A query that finds the index of [`later_migrations`] if sales maintain it and queries use it.
-fn later_index(backend: Backend) -> &'static str {
-    match backend {
-        Sqlite => "SELECT name FROM sqlite_schema WHERE name = 'movement_of_strategy'",
-        Mysql => {
-            "SELECT index_name FROM information_schema.statistics
-                WHERE table_schema = database() AND index_name = 'movement_of_strategy'"
-        }
-        Postgres => {
-            "SELECT relname::text FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid
-                WHERE relname = 'movement_of_strategy' AND indisvalid"
-        }
-    }
-}
-
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn index_build_behind_an_open_reader_stops_no_sale(
-    #[values(Mysql, Postgres)] backend: Backend,
-) {
-    let fixture = Fixture::with(backend, "a", 1_000_000).await;
-    let mut raw = Raw::connect(backend, &fixture.url).await;
-    let store = patient_store(&fixture.url);
-    let mut reader = Raw::connect(backend, &fixture.url).await;
-    // The build waits for this snapshot on PostgreSQL, and for this use of the table on MariaDB.
-    let begin = match backend {
-        Mysql | Sqlite => "BEGIN",
-        Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ",
-    };
-    reader.run(begin).await.unwrap();
-    reader.text("SELECT sku FROM movement LIMIT 1").await;
-
-    let migration = start_upgrade(&fixture);
-    let started = Instant::now();
-    while started.elapsed() < 3 * DDL_WAIT {
-        let sale = guarded(&store, &deduction("a", 1)).await;
-        let sold = matches!(sale, Ok(AttemptOutcome::Deducted { .. }));
-        assert!(sold, "{sale:?}");
-    }
-    assert!(!migration.is_finished(), "the reader is still there");
-    reader.run("COMMIT").await.unwrap();
-    let migrated = timeout(SOON, migration).await.expect("soon");
-    assert_eq!(migrated.unwrap(), Ok(()));
-    assert!(raw.text(later_index(backend)).await.is_some());
-    assert!(fixture.audit("a").await.consistent());
-}
-
-/// As if the migrator had been killed while PostgreSQL built the index.
-#[tokio::test]
-async fn interrupted_index_build_is_repeated() {
-    let (fixture, mut raw) = Fixture::with_raw(Postgres).await;
-    let later = later_migrations(Postgres);
-    assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
-    for statement in [
         "DELETE FROM _sqlx_migrations WHERE version = 12",
         "UPDATE pg_index SET indisvalid = FALSE
-            WHERE indexrelid = 'movement_of_strategy'::regclass",
+            WHERE indexrelid IN ('interrupted'::regclass, 'movement_of_strategy'::regclass)",
     ] {
         raw.run(statement).await.unwrap();
     }
-    assert_eq!(raw.text(later_index(Postgres)).await, None);
+    let index = "SELECT relname::text FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid
+        WHERE relname = 'movement_of_strategy' AND indisvalid";
+    assert_eq!(raw.text(index).await, None);
     assert_eq!(migrate_with(&fixture.url, &later).await, Ok(()));
-    assert!(raw.text(later_index(Postgres)).await.is_some());
+    assert!(raw.text(index).await.is_some());
+    let left = "SELECT relname::text FROM pg_class WHERE relname = 'interrupted'";
+    assert_eq!(raw.text(left).await, None);
 }

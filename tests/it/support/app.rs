@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use reqwest::header::{HeaderMap, IF_MATCH};
-use reqwest::{Client, Method, RequestBuilder, Response};
+use reqwest::{Client, Method, RequestBuilder};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use stocklock::app::Replica;
@@ -24,7 +24,7 @@ use super::services::{Backend, TestDatabase, fresh_database};
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// `null` if the body is not JSON.
+    /// A text if the body is not JSON.
     pub(crate) body: Value,
     /// `code` of a problem.
     pub(crate) code: String,
@@ -46,8 +46,21 @@ impl Answer {
         &self.body
     }
 
+    /// Asserts a 503 that asks for a retry, with this code.
+    #[track_caller]
+    pub(crate) fn assert_refused_for_now(&self, code: &str) {
+        assert_eq!(self.status_and_code(), (503, code), "{self:?}");
+        assert!(self.retry_after, "{self:?}");
+    }
+
     pub(crate) fn status_and_code(&self) -> (u16, &str) {
         (self.status, &self.code)
+    }
+
+    /// A body that is not JSON.
+    #[track_caller]
+    pub(crate) fn text(&self) -> &str {
+        self.body.as_str().expect("a text")
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
@@ -68,7 +81,7 @@ pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer>
     let status = response.status().as_u16();
     let headers = response.headers().clone();
     let text = response.text().await?;
-    let body: Value = serde_json::from_str(&text).unwrap_or_default();
+    let body: Value = serde_json::from_str(&text).unwrap_or_else(|_| text.into());
     let field = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
     let (code, detail, id) = (field("code"), field("detail"), field("id"));
     Ok(Answer {
@@ -223,25 +236,20 @@ impl TestApp {
             .request(method, format!("{}{path}", self.base(replica)))
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Response {
-        self.request(0, Method::GET, path)
-            .send()
-            .await
-            .expect("the replica answers")
+    /// The answer to a GET.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        send(self.request(0, Method::GET, path)).await
     }
 
     /// The JSON body of a GET that must succeed.
     pub(crate) async fn get_json(&self, path: &str) -> Value {
-        let answer = send(self.request(0, Method::GET, path)).await;
-        assert_eq!(answer.status, 200, "{path}: {answer:?}");
-        answer.body
+        self.get(path).await.ok().clone()
     }
 
     /// The sum of a replica's metrics whose names and labels start with `series`.
     pub(crate) async fn counted(&self, replica: usize, series: &str) -> u64 {
-        let metrics = self.request(replica, Method::GET, "/metrics").send().await;
-        let metrics = metrics.expect("an answer").text().await;
-        counted(&metrics.expect("its metrics are text"), series)
+        let metrics = send(self.request(replica, Method::GET, "/metrics")).await;
+        counted(metrics.text(), series)
     }
 
     /// Sets the level of a SKU, new or not.
@@ -277,6 +285,12 @@ impl TestApp {
     /// An adjustment, ready to send.
     pub(crate) fn adjust(&self, replica: usize, sku: &str, body: &Value) -> RequestBuilder {
         let path = format!("/stock/{sku}/adjust");
+        self.request(replica, Method::POST, &path).json(body)
+    }
+
+    /// A reversal of a sale, ready to send.
+    pub(crate) fn reverse(&self, replica: usize, sale: &str, body: &Value) -> RequestBuilder {
+        let path = format!("/operations/{sale}/reverse");
         self.request(replica, Method::POST, &path).json(body)
     }
 

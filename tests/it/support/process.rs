@@ -11,7 +11,7 @@ pub(crate) use stocklock_testkit::process::Ended;
 use stocklock_testkit::process::Process as Child;
 use stocklock_testkit::run::variable;
 
-use super::app::counted;
+use super::app::{Answer, counted, send};
 use crate::faults::SOON;
 
 /// A running `stocklock` with an empty working directory and environment.
@@ -159,6 +159,11 @@ impl Process {
         self.client.request(method, self.url(path))
     }
 
+    /// The answer to a GET.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        send(self.request(Method::GET, path)).await
+    }
+
     /// Sets the level of a new SKU.
     pub(crate) async fn set_level(&self, sku: &str, on_hand: i64) {
         let request = self.request(Method::PUT, &format!("/stock/{sku}"));
@@ -168,8 +173,6 @@ impl Process {
 
     /// The sum of the counters whose name and labels start with `series`.
     pub(crate) async fn counted(&self, series: &str) -> u64 {
-        let answer = self.request(Method::GET, "/metrics").send().await;
-        let text = answer.expect("it answers").text().await;
-        counted(&text.expect("its metrics are text"), series)
+        counted(self.get("/metrics").await.text(), series)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
-use tokio::time::timeout;
+use stocklock_testkit::eventually;
 use uuid::Uuid;
 
 use super::services::Backend;
@@ -102,6 +102,14 @@ impl Raw {
     }
 }
 
+/// The URL of a database for a user whose password is the same word.
+pub(crate) fn as_user(url: &str, user: &str) -> String {
+    let mut url = reqwest::Url::parse(url).expect("a URL");
+    url.set_username(user).expect("it has a host");
+    url.set_password(Some(user)).expect("it has a host");
+    url.into()
+}
+
 /// An open transaction that has locked rows of stock: every one, or those that the test names; on `SQLite`,
 /// the database. It is rolled back when it is dropped.
 pub(crate) struct Rival(Raw);
@@ -127,7 +135,25 @@ impl Rival {
 
 /// Waits until a query finds a row.
 pub(crate) async fn until_found(raw: &mut Raw, query: &'static str) {
-    let found = async { while raw.text(query).await.is_none() {} };
-    let found = timeout(Duration::from_secs(20), found).await;
-    found.expect("the query finds a row");
+    let is_found = async || raw.text(query).await.is_some();
+    eventually(query, Duration::from_mins(1), is_found).await;
+}
+
+/// Returns when a session of the database at `url` waits for a lock.
+pub(crate) async fn lock_is_waited_for(backend: Backend, url: &str) {
+    let waiting = match backend {
+        Backend::Sqlite => panic!("SQLite does not show which connections wait"),
+        // InnoDB's own table of waits is a copy, which is renewed only if it was not read for a while. Only a
+        // statement that waits for a lock takes this long.
+        Backend::Mysql => {
+            "SELECT command FROM information_schema.processlist
+             WHERE db = database() AND id <> connection_id() AND coalesce(state, '') <> 'User lock'
+                AND command IN ('Query', 'Execute') AND time_ms > 100"
+        }
+        Backend::Postgres => {
+            "SELECT state FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        }
+    };
+    until_found(&mut Raw::connect(backend, url).await, waiting).await;
 }

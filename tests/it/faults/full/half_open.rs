@@ -9,10 +9,11 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::faults::session::{Session, lock_is_waited_for};
+use crate::faults::session::Session;
 use crate::faults::{Proxied, add_key_if, copy, send_until_final, send_within};
 use crate::support::app::TestApp;
 use crate::support::proxy::Mode;
+use crate::support::rival::lock_is_waited_for;
 use crate::support::services::Backend;
 
 /// How long a server keeps an idle transaction of the service, plus the time to notice.
@@ -79,7 +80,7 @@ async fn fill_pools(app: &TestApp) {
     let sales = (0..16).map(|_| send_until_final(app.deduct(0, "single-sql", &order)));
     let answers = sales.collect::<JoinSet<_>>().join_all().await;
     assert!(answers.iter().all(|answer| answer.status == 200));
-    assert_eq!(app.get("/stock/cold").await.status(), 200);
+    app.get("/stock/cold").await.ok();
 }
 
 /// Sells another SKU until `hot` is unlocked; returns how long that took.
