@@ -172,6 +172,30 @@ async fn report_has_the_figures_and_nothing_from_elsewhere() {
 }
 
 #[tokio::test]
+async fn page_races_orders_and_holds() {
+    let lab = lab().await;
+    let race = json!({"stock": 20, "buyers": 5, "orders": 5, "lines": 2, "holds": true});
+    let path = started(&lab, &race).await;
+    events(&lab, &path, 0).await;
+    let report = lab.get(&format!("{path}/report?format=json")).await;
+    let runs = report.body["runs"].as_array().expect("runs");
+    let [run] = &runs[..] else {
+        panic!("{report:?}")
+    };
+    let row = &run["row"];
+    let expected = json!(["group-commit", "exact", 20, 40, 40]);
+    let fields = ["strategy", "verdict", "sold", "sold_units", "stock"];
+    assert_eq!(json!(fields.map(|field| &row[field])), expected, "{row:#}");
+    let html = lab.get(&format!("{path}/report")).await;
+    let html = html.text();
+    for sku in row["skus"].as_array().expect("SKUs") {
+        assert_eq!((&sku["ledger_sold"], &sku["left"]), (&json!(20), &json!(0)));
+        assert!(html.contains(sku["sku"].as_str().expect("a SKU")));
+    }
+    assert!(html.contains("--orders 5 --replicas 2 --lines 2 --holds"));
+}
+
+#[tokio::test]
 async fn one_race_at_a_time_which_can_be_stopped() {
     let lab = lab().await;
     let path = started(&lab, &long_race()).await;
@@ -262,6 +286,9 @@ async fn values_beyond_the_limits_are_refused() {
         ("orders", json!(0)),
         ("orders", json!(1.5)),
         ("quantity", json!(101)),
+        ("lines", json!(0)),
+        ("lines", json!(11)),
+        ("holds", json!("yes")),
         ("replicas", json!(5)),
         ("rtt_ms", json!(101)),
         ("rtt_ms", json!(-1)),
@@ -281,6 +308,9 @@ async fn values_beyond_the_limits_are_refused() {
     // Each value is valid, but this lab cannot run the race.
     for (field, value) in [
         ("orders", json!(1_001)),
+        // Only group-commit makes them.
+        ("lines", json!(2)),
+        ("holds", json!(true)),
         // On SQLite without servers, there is nothing to move away.
         ("rtt_ms", json!(1.0)),
     ] {

@@ -4,6 +4,7 @@
 //! must catch the unsafe ones with evidence, which proves that it can detect an oversell.
 
 use rstest::rstest;
+use serde_json::json;
 use stocklock::lab::race::{Evidence, RacePlan, Report, TableStyle, Verdict, run};
 use stocklock::strategy::{Strategy, Tier};
 
@@ -57,6 +58,51 @@ async fn every_strategy_keeps_its_promise(
         let conflicts = row.locks.refused_writes.of("version") > 0;
         assert_eq!(conflicts, optimistic, "{table}");
         assert_eq!(row.locks.none(), !optimistic, "{table}");
+    }
+}
+
+/// Orders of several lines, holds that are confirmed, and both: every unit of every SKU is sold once.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_and_holds_sell_every_sku_out(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+    #[values((3, false), (1, true), (2, true))] purchase: (usize, bool),
+) {
+    let (lines, holds) = purchase;
+    let plan = RacePlan {
+        quantity: 2,
+        lines,
+        holds,
+        ..RacePlan::new(120, 20, 4)
+    };
+    let app = TestApp::with_flags(backend, 2, &[]).await;
+    let report = run(&plan, app.targets(), &|_| {}).await;
+    let report = report.expect("the race runs");
+    let table = report.table(TableStyle::default());
+    let [row] = &report.rows[..] else {
+        panic!("{table}")
+    };
+    assert_eq!(row.strategy, Strategy::GroupCommit, "{table}");
+    assert_eq!(row.verdict, Verdict::Exact, "{:?}", row.findings);
+    let answers = (row.answers.sold, row.answers.refused, row.answers.failed);
+    assert_eq!(answers, (60, 20, 0), "{table}");
+    let mut skus: Vec<_> = row.skus.iter().map(|one| &*one.sku).collect();
+    if lines == 1 {
+        skus.push(&row.sku);
+    }
+    assert_eq!(skus.len(), lines);
+    for sku in skus {
+        let audit = app.audit(sku).await;
+        let fields = ["sold", "on_hand", "held", "drift", "held_drift"];
+        assert_eq!(
+            json!(fields.map(|field| &audit[field])),
+            json!([120, 0, 0, 0, 0])
+        );
+        let held = format!("/stock/{sku}/movements?kind=held&limit=100");
+        let held = app.get_json(&held).await["movements"]
+            .as_array()
+            .map(Vec::len);
+        assert_eq!(held, Some(if holds { 60 } else { 0 }));
     }
 }
 

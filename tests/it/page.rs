@@ -15,6 +15,7 @@ const LIMIT: Duration = Duration::from_mins(10);
 #[rstest]
 #[case::first_visit(&["test_race.Bare"])]
 #[case::verdict(&["test_race.Race.test_no_lock_red_number_is_that_of_the_audit", "test_race.Race.test_single_sql_shows_zero"])]
+#[case::orders(&["test_race.Race.test_orders_of_lines_are_held_and_confirmed", "test_views.Stock.test_open_hold_shows_how_long_it_lasts"])]
 #[case::keyboard(&["test_views.KeyboardRace", "test_views.Keyboard.test_tab_reaches_every_control_and_shows_where"])]
 #[case::axe(&["test_views.Looks.test_no_view_scrolls_sideways_and_axe_finds_nothing"])]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -64,10 +64,10 @@ class Lab:
     def __init__(self, url):
         self.url = url
 
-    def request(self, method, path, body=None):
+    def request(self, method, path, body=None, key=""):
         """Returns the status and the body."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as response:

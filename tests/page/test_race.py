@@ -19,6 +19,9 @@ class Race(PageTest):
         self.browser.choose("#race-form", "strategy", strategy)
         self.browser.choose("#race-form", "race-replicas", 2)
         self.browser.fill("#race-form", **values)
+        return self.press_start()
+
+    def press_start(self):
         before = {race["id"] for race in self.lab.races()}
         self.browser.button("Start the race").click()
         new = until("the race is listed", lambda: [race["id"] for race in self.lab.races() if race["id"] not in before])
@@ -75,6 +78,35 @@ class Race(PageTest):
         self.assertEqual(self.browser.number("Level says left"), 0)
         self.assertIn("good", verdict.get_attribute("class"))
         self.assertEqual([row["oversold"] for row in self.lab.rows(race)], [0])
+
+    def test_orders_of_lines_are_held_and_confirmed(self):
+        self.visit()
+        self.browser.one("#race-form summary").click()
+        self.browser.choose("#race-form", "strategy", "single-sql")
+        self.browser.fill("#race-form", stock=300, buyers=20, orders=20, lines=2)
+        self.browser.one("#race-holds").click()
+        races = self.lab.races()
+        self.browser.button("Start the race").click()
+        self.assertIn("made by group-commit", self.browser.text("#race-form .problem"))
+        self.assertEqual(self.lab.races(), races)
+        self.browser.choose("#race-form", "strategy", "group-commit")
+        self.assertEqual(self.browser.shown("#race-form .problem"), [])
+        command = self.browser.text("#race-form .command-text").split()
+        self.assertEqual([word for word in ("--lines", "2", "--holds") if word not in command], [])
+        race = self.press_start()
+        verdict = self.verdict()
+        (row,) = self.lab.rows(race)
+        self.assertEqual(row["verdict"], "exact", row)
+        shown = [self.browser.number(title) for title in ("In stock", "Sold", "Level says left", "Oversold")]
+        self.assertEqual(shown, [600, 600, 0, 0])
+        for each in row["skus"]:
+            self.assertIn(f"{each['sku']}: 300 sold, 0 left", verdict.text)
+        self.assertIn("2 lines each, all or nothing · held, then confirmed", self.browser.text("#view-race"))
+        self.visit(f"stock/{row['sku']}")
+        ledger = "#stock-view section[aria-label=Ledger]"
+        until("the ledger is shown", lambda: self.browser.shown(f"{ledger} tbody tr"))
+        # Confirmations leave the same units available, one after the other.
+        self.assertNotIn("twice", self.browser.text(ledger))
 
     def test_command_follows_the_form(self):
         self.visit()

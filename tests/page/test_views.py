@@ -1,5 +1,6 @@
 """Every view, light and dark, on a phone and a desktop: width, contrast, keyboard; and the tab Stock."""
 
+import json
 import os
 import urllib.parse
 
@@ -224,6 +225,23 @@ class Stock(PageTest):
         lines = [line.text for line in self.browser.shown("form[aria-label='Look up an operation'] .answer")]
         self.assertEqual((len(lines), lines[0]), (2, "committed."))
         self.assertIn("agree", self.browser.text("#stock-view section[aria-label=Audit]"))
+
+    def test_open_hold_shows_how_long_it_lasts(self):
+        body = {"lines": [{"sku": "1001", "quantity": 2}], "expires_in_s": 75}
+        status, hold = self.lab.request("POST", "/holds", body, key="hold-of-the-page")
+        self.assertEqual(status, 201, hold)
+        hold = json.loads(hold)["id"]
+        self.addCleanup(self.lab.request, "POST", f"/operations/{hold}/release", {})
+        self.visit("stock/1001")
+        css = "#stock-view section[aria-label='Open holds']"
+        until("the hold is shown", lambda: self.browser.shown(css))
+        left = lambda: [cell.text for cell in self.browser.shown(f"{css} tbody tr:last-child td")][1:3]
+        units, first = left()
+        self.assertEqual(units, "2")
+        self.assertRegex(first, r"^(1:1[0-5]|1:0\d|0:\d\d)$")
+        until("the time goes on", lambda: left()[1] != first)
+        self.browser.shown(f"{css} tbody tr:last-child button")[0].click()
+        until("it is looked up", lambda: "held 2 of 1001 in main" in self.form("Look up an operation").text)
 
     def test_sku_is_text_and_its_error_says_what_to_do(self):
         self.visit("stock/" + urllib.parse.quote("<img src=x onerror=alert(1)>", safe=""))

@@ -65,6 +65,7 @@ fn command(plan: &RacePlan, targets: &[Target]) -> String {
         add(true, "target", &target.to_string());
     }
     add(plan.quantity != 1, "quantity", &plan.quantity.to_string());
+    add(plan.lines != 1, "lines", &plan.lines.to_string());
     if let Some(connections) = plan.connections {
         add(true, "connections", &connections.to_string());
     }
@@ -72,6 +73,9 @@ fn command(plan: &RacePlan, targets: &[Target]) -> String {
     add(!plan.rtt.is_zero(), "rtt", &rtt.replace(' ', ""));
     add(!plan.guard, "guard", "off");
     add(!plan.check, "check", "off");
+    if plan.holds {
+        command.push_str(" --holds");
+    }
     command
 }
 
@@ -95,11 +99,13 @@ mod tests {
         assert_eq!(command(&plan, &[]), expected);
         plan.strategies = Entrants::Only(vec![Strategy::NoLock, Strategy::SingleSql]);
         plan.quantity = 4;
+        plan.lines = 3;
+        plan.holds = true;
         plan.connections = Some(1);
         plan.guard = false;
         plan.check = false;
         plan.rtt = Duration::from_micros(1_500);
-        let more = " --quantity 4 --connections 1 --rtt 1ms500us --guard off --check off";
+        let more = " --quantity 4 --lines 3 --connections 1 --rtt 1ms500us --guard off --check off --holds";
         let expected = expected.replace("all", "no-lock,single-sql") + more;
         assert_eq!(command(&plan, &[]), expected);
         let target = "http://127.0.0.1:1".parse().unwrap();

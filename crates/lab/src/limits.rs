@@ -6,7 +6,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::LabError;
-use crate::race::RacePlan;
+use crate::race::{ONLY_GROUP_COMMIT, RacePlan};
+use stocklock_core::strategy::Strategy;
 
 /// The largest values of a race that the page starts.
 pub const LIMITS: Limits = Limits {
@@ -14,6 +15,7 @@ pub const LIMITS: Limits = Limits {
     buyers: 1_000,
     orders: 100_000,
     quantity: 100,
+    lines: 10,
     replicas: 4,
     rtt_ms: 100,
 };
@@ -29,6 +31,8 @@ pub struct Limits {
     orders: usize,
     /// Units of each order.
     quantity: i64,
+    /// Lines of each order.
+    lines: usize,
     /// Replicas.
     replicas: u32,
     /// Milliseconds of the round trip that is added.
@@ -42,6 +46,7 @@ impl Limits {
         in_range("buyers", plan.buyers, 1, self.buyers)?;
         in_range("orders", plan.orders, 1, self.orders)?;
         in_range("quantity", plan.quantity, 1, self.quantity)?;
+        in_range("lines", plan.lines, 1, self.lines)?;
         in_range("replicas", plan.replicas, 1, self.replicas)?;
         in_range(
             "rtt_ms",
@@ -49,6 +54,11 @@ impl Limits {
             0.0,
             self.rtt_ms.into(),
         )?;
+        if plan.is_only_for_group_commit() && plan.names_another_than(Strategy::GroupCommit) {
+            return Err(LabError::refused(format!(
+                "strategies: {ONLY_GROUP_COMMIT}"
+            )));
+        }
         let (orders, most) = (plan.buyers * plan.orders, self.orders);
         if orders > most {
             let detail = format!("orders: {orders} in total, and this lab makes at most {most}");

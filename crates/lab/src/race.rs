@@ -30,10 +30,11 @@ pub use event::{Event, Observer, Start, Tick};
 pub use evidence::Evidence;
 pub use lineup::{Lineup, Skipped};
 pub use mismatch::Mismatch;
+pub(crate) use plan::ONLY_GROUP_COMMIT;
 pub use plan::{Entrants, Names, RacePlan};
 pub use replica_client::{Audit, Movement};
 pub use report::{Distance, Report, TableStyle};
-pub use row::Row;
+pub use row::{Row, SkuRow};
 pub use tally::Answers;
 pub use target::Target;
 pub use verdict::Verdict;
@@ -41,7 +42,7 @@ pub use words::Words;
 
 use stocklock_core::strategy::Strategy;
 
-use self::replica_client::ReplicaClient;
+use self::replica_client::{Book, ReplicaClient};
 use self::row::Run;
 
 /// The race could not be run. A broken promise is not an error, but a [`Verdict`].
@@ -120,32 +121,37 @@ async fn run_one(
     strategy: Strategy,
     observer: Observer<'_>,
 ) -> Result<Row, RaceError> {
-    let sku = format!("race-{:08x}-{strategy}", fastrand::u32(..));
-    let mut first = ReplicaClient::new(&targets[0]);
-    first.create_stock(&sku, plan).await?;
+    let first = format!("race-{:08x}-{strategy}", fastrand::u32(..));
+    let mut skus = vec![first.clone()];
+    skus.extend((2..=plan.lines).map(|line| format!("{first}-{line}")));
+    let mut client = ReplicaClient::new(&targets[0]);
+    for sku in &skus {
+        client.create_stock(sku, plan).await?;
+    }
     for target in &targets[1..] {
         let mut other = ReplicaClient::new(target);
-        other.audit(&sku).await?;
+        other.audit(&first).await?;
     }
     let before = replica_client::lock_counts(targets, strategy).await?;
     observer(Event::Start(Start {
         strategy,
         tier: strategy.tier(),
-        sku: sku.clone(),
+        sku: first,
         orders: plan.total_orders(),
-        stock: plan.stock,
-        quantity: plan.quantity,
+        stock: plan.units_in_stock(),
+        quantity: plan.units_of_order(),
     }));
-    let (tally, wall) = buyers::sell_out(plan, targets, strategy, &sku, observer).await;
-    let (audit, ledger) = read_books(plan, targets, &sku).await?;
+    let (tally, wall) = buyers::sell_out(plan, targets, strategy, &skus, observer).await;
+    let mut books = Vec::new();
+    for sku in skus {
+        books.push(read_book(plan, targets, sku).await?);
+    }
     let (locks, silent) = replica_client::lock_counts_since(before, strategy).await?;
     let run = Run {
         strategy,
-        sku,
         tally,
         wall,
-        audit,
-        ledger,
+        books,
         locks,
         silent,
     };
@@ -154,25 +160,25 @@ async fn run_one(
     Ok(row)
 }
 
-/// Audit and ledger of the SKU, from the first target that answers.
-async fn read_books(
-    plan: &RacePlan,
-    targets: &[Target],
-    sku: &str,
-) -> Result<(Audit, Vec<Movement>), RaceError> {
+/// Audit and ledger of a SKU, from the first target that answers.
+async fn read_book(plan: &RacePlan, targets: &[Target], sku: String) -> Result<Book, RaceError> {
     // A defect that writes more rows than that must not fill the memory.
-    let max_rows = plan.buyers * plan.orders * 2;
-    let mut books = Err(RaceError::Unreachable("no target answers".to_owned()));
+    let of_an_order = if plan.holds { 4 } else { 2 };
+    let max_rows = plan.buyers * plan.orders * of_an_order;
+    let mut book = Err(RaceError::Unreachable("no target answers".to_owned()));
     for target in targets {
         let mut client = ReplicaClient::new(target);
         let read = async {
-            let audit = client.audit(sku).await?;
-            Ok((audit, client.movements(sku, max_rows).await?))
+            Ok(Book {
+                audit: client.audit(&sku).await?,
+                ledger: client.movements(&sku, max_rows).await?,
+                sku: sku.clone(),
+            })
         };
-        books = read.await;
-        if !matches!(books, Err(RaceError::Unreachable(_))) {
+        book = read.await;
+        if !matches!(book, Err(RaceError::Unreachable(_))) {
             break;
         }
     }
-    books
+    book
 }

@@ -2,7 +2,7 @@
 "use strict";
 
 const ROUND_TRIPS = [0, 1, 2, 5, 10, 20, 50, 100];
-const STANDARD = { stock: 5000, buyers: 100, orders: 60, quantity: 1, replicas: 2, rtt_ms: 0, guard: true };
+const STANDARD = { stock: 5000, buyers: 100, orders: 60, quantity: 1, lines: 1, replicas: 2, rtt_ms: 0, guard: true, holds: false };
 const PRESETS = [
   { name: "Standard", values: STANDARD },
   { name: "Flash sale", values: { ...STANDARD, stock: 100, buyers: 500, orders: 4 } },
@@ -18,12 +18,14 @@ class Settings {
       stock: this.number("stock", "Stock", "units at the start"),
       buyers: this.number("buyers", "Buyers", "at the same time"),
       orders: this.number("orders", "Orders each", "one by one"),
-      quantity: this.number("quantity", "Quantity", "units per order"),
+      quantity: this.number("quantity", "Quantity", "units per line"),
+      lines: this.number("lines", "Lines", "SKUs per order"),
     };
     this.sum = element("p", { class: "dim sum" });
     this.rtt = element("input", { type: "range", id: `${prefix}-rtt`, min: 0, max: ROUND_TRIPS.length - 1, step: 1 });
     this.rttText = element("output", { for: `${prefix}-rtt` });
     this.guard = element("input", { type: "checkbox", id: `${prefix}-guard` });
+    this.holds = element("input", { type: "checkbox", id: `${prefix}-holds` });
     this.replicas = this.choice("replicas", "Replicas", [1, 2, 3, 4].map((count) => [String(count), String(count)]));
     this.rttHint = element("small", {}, this.rttText, " added");
     const preset = ({ name, values }) => {
@@ -41,11 +43,13 @@ class Settings {
       element("div", { class: "fields" }, fields.slice(0, 3).map((input) => input.parentNode), this.replicas),
       this.sum,
       element("details", {}, element("summary", {}, "More settings"),
-        element("div", { class: "fields" }, fields[3].parentNode,
+        element("div", { class: "fields" }, fields.slice(3).map((input) => input.parentNode),
           element("div", { class: "field" },
             element("label", { for: `${prefix}-rtt` }, "Round trip"), this.rtt, this.rttHint),
           element("label", { class: "check", for: `${prefix}-guard` }, this.guard,
-            element("span", {}, "Guard", element("small", {}, "The store refuses the write of a holder that lost its lock."))))));
+            element("span", {}, "Guard", element("small", {}, "The store refuses the write of a holder that lost its lock."))),
+          element("label", { class: "check", for: `${prefix}-holds` }, this.holds,
+            element("span", {}, "Holds", element("small", {}, "Each buyer holds the units, and then confirms."))))));
     this.set(STANDARD);
   }
 
@@ -67,6 +71,7 @@ class Settings {
     const nearest = ROUND_TRIPS.findLastIndex((ms) => ms <= values.rtt_ms);
     this.rtt.value = Math.max(nearest, 0);
     this.guard.checked = values.guard;
+    this.holds.checked = values.holds;
     for (const radio of this.replicas.querySelectorAll("input")) radio.checked = radio.value === String(values.replicas);
     this.check();
   }
@@ -79,13 +84,14 @@ class Settings {
       replicas: Number(this.replicas.querySelector("input:checked")?.value ?? 1),
       rtt_ms: ROUND_TRIPS[this.rtt.value],
       guard: this.guard.checked,
+      holds: this.holds.checked,
     };
   }
 
   /** Applies the limits of the lab: the browser refuses larger numbers and says which. */
   limit({ limits, servers, place }) {
     this.limits = limits;
-    for (const key of ["stock", "buyers", "quantity"]) this.inputs[key].max = limits[key];
+    for (const key of ["stock", "buyers", "quantity", "lines"]) this.inputs[key].max = limits[key];
     for (const radio of this.replicas.querySelectorAll("input")) {
       radio.parentNode.hidden = Number(radio.value) > limits.replicas;
     }
@@ -114,12 +120,20 @@ class Settings {
     this.rtt.setAttribute("aria-valuetext", `${rtt} ms`);
   }
 
+  /** Why this strategy cannot race with these values. `all`: only the one that can is raced. */
+  refusal(strategy) {
+    const { lines, holds } = this.values();
+    if ((lines < 2 && !holds) || ["all", "group-commit"].includes(strategy)) return null;
+    return { code: "race-refused", detail: "Orders of several lines and holds are made by group-commit: choose it." };
+  }
+
   showCommand(strategies) {
     const values = this.values();
     const flag = (condition, text) => (condition ? ` ${text}` : "");
     this.line.set(`stocklock race --strategy ${strategies} --stock ${values.stock} --buyers ${values.buyers} --orders ${values.orders}`
-      + flag(values.quantity !== 1, `--quantity ${values.quantity}`) + ` --replicas ${values.replicas}`
-      + flag(values.rtt_ms, `--rtt ${values.rtt_ms}ms`) + flag(!values.guard, "--guard off"));
+      + flag(values.quantity !== 1, `--quantity ${values.quantity}`) + flag(values.lines !== 1, `--lines ${values.lines}`)
+      + ` --replicas ${values.replicas}` + flag(values.rtt_ms, `--rtt ${values.rtt_ms}ms`)
+      + flag(!values.guard, "--guard off") + flag(values.holds, "--holds"));
   }
 }
 
@@ -234,9 +248,14 @@ class RaceTab {
   changed() {
     this.settings.check();
     this.settings.showCommand(this.strategies());
-    const refusal = this.choice?.refusal();
+    const refusal = this.refusal();
     if (refusal?.detail !== this.refused) showProblem(this.problem, refusal);
     this.refused = refusal?.detail;
+  }
+
+  /** Why this race cannot be started. */
+  refusal() {
+    return this.choice?.refusal() ?? this.settings.refusal(this.strategies());
   }
 
   /** Sets the form to the plan of a race, unless the user has edited it. */
@@ -248,7 +267,7 @@ class RaceTab {
   }
 
   async start() {
-    if (lab.running || this.starting || this.choice?.refusal()) return;
+    if (lab.running || this.starting || this.refusal()) return;
     this.starting = true;
     showProblem(this.problem, null);
     const chosen = this.strategies();

@@ -31,9 +31,11 @@ function isSingle(race) {
 /** The configuration in words. */
 function planText({ plan, place }) {
   const parts = [
-    `${formatNumber(plan.stock)} in stock`,
+    `${formatNumber(plan.stock)} in stock${plan.lines > 1 ? " of each SKU" : ""}`,
     `${plural(plan.buyers, "buyer")} × ${plural(plan.orders, "order")}`,
     plan.quantity === 1 ? null : `${formatNumber(plan.quantity)} units each`,
+    plan.lines > 1 ? `${plan.lines} lines each, all or nothing` : null,
+    plan.holds ? "held, then confirmed" : null,
     plural(plan.replicas, "replica"),
     plan.rtt_ms ? `${formatMs(plan.rtt_ms)} ms round trip added` : null,
     plan.guard ? null : "guard off",
@@ -112,7 +114,6 @@ class RunView {
 
   redraw() {
     const { race, run } = this;
-    const { plan } = race.plan;
     const { start, row, ticks } = run;
     const last = ticks.at(-1);
     const ms = row ? row.wall_seconds * 1000 : last?.ms ?? 0;
@@ -128,15 +129,15 @@ class RunView {
     this.state.classList.toggle("live", state === "running");
 
     const sold = row ? row.sold_units : last?.sold ?? 0;
-    const left = row ? row.left : last ? last.left : plan.stock;
+    const left = row ? row.left : last ? last.left : start.stock;
     const [refused, failed] = [row ? row.refused : last?.refused ?? 0, row ? row.failed : last?.failed ?? 0];
-    const orders = sold / plan.quantity;
+    const orders = sold / start.quantity;
     this.progress.value = row ? 1 : Math.min((orders + refused + failed) / start.orders, 1);
-    this.showNumbers(plan, run, { sold, left, failed });
+    this.showNumbers(run, { sold, left, failed });
 
-    const points = [{ ms: 0, sold: 0, left: plan.stock }, ...ticks];
+    const points = [{ ms: 0, sold: 0, left: start.stock }, ...ticks];
     if (row) points.push({ ms: Math.max(ms, last?.ms ?? 0), sold, left });
-    this.chart.update({ stock: plan.stock, points, done: Boolean(row || race.end) });
+    this.chart.update({ stock: start.stock, points, done: Boolean(row || race.end) });
 
     const column = (name) => ticks.map((tick) => tick[name]);
     const [p50, p99] = [row ? row.p50_ms : last?.p50_ms, row ? row.p99_ms : last?.p99_ms];
@@ -159,14 +160,14 @@ class RunView {
     }
   }
 
-  showNumbers(plan, { start, row }, { sold, left, failed }) {
-    const oversold = row ? row.oversold : Math.max(sold - plan.stock, 0);
+  showNumbers({ start, row }, { sold, left, failed }) {
+    const oversold = row ? row.oversold : Math.max(sold - start.stock, 0);
     const { numbers } = this;
-    numbers.stock.set(formatNumber(plan.stock), "before the race");
+    numbers.stock.set(formatNumber(start.stock), "before the race");
     const more = failed ? `, ${formatNumber(failed)} failed` : "";
     numbers.sold.set(formatNumber(sold), `${plural(start.orders, "order")}${more}`, { redNote: failed > 0 });
     const wrong = Boolean(row?.drift);
-    const note = wrong ? `off by ${formatNumber(Math.abs(row.drift))}` : `stock − sold: ${formatNumber(plan.stock - sold)}`;
+    const note = wrong ? `off by ${formatNumber(Math.abs(row.drift))}` : `stock − sold: ${formatNumber(start.stock - sold)}`;
     numbers.left.set(formatNumber(left), note, { redNote: wrong });
     const never = oversold ? "units that never existed" : row ? "every unit sold existed" : "so far";
     numbers.oversold.set(formatNumber(oversold), never, { red: oversold > 0 });
@@ -193,6 +194,7 @@ function verdictCard(row) {
     element("p", { class: "headline" }, row.headline),
     element("p", {}, row.sentence),
     list(row.findings?.map(withGroupedCount)),
+    list(row.skus?.map(({ sku, ledger_sold: sold, left }) => `${sku}: ${formatNumber(sold)} sold, ${formatNumber(left)} left`)),
     list([...(row.remarks ?? []), ...locks.filter(Boolean)]),
     row.evidence ? null : element("p", { class: "dim" }, withCode(row.why ?? "")));
 }

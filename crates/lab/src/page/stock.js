@@ -2,6 +2,8 @@
 "use strict";
 
 const LEDGER_PAGE = 25;
+/** Open holds of a warehouse that are shown: the first to end. */
+const HOLDS = 20;
 
 function skuPath(sku) {
   return `/stock/${encodeURIComponent(sku)}`;
@@ -129,8 +131,11 @@ class StockTab {
         request("GET", `${skuPath(sku)}/audit`),
         request("GET", `${skuPath(sku)}/movements?limit=${LEDGER_PAGE}`),
       ]);
+      const held = levels.warehouses.filter((level) => level.held > 0);
+      const pages = await Promise.all(held.map(({ warehouse }) =>
+        request("GET", `/holds?sku=${encodeURIComponent(sku)}&warehouse=${encodeURIComponent(warehouse)}&limit=${HOLDS}`)));
       if (this.details !== details) return;
-      this.details.replaceChildren(levelsCard(levels), auditCard(audit));
+      this.details.replaceChildren(levelsCard(levels), ...holdsCard(pages, (id) => this.showOperation(id)), auditCard(audit));
       this.movements = page.movements;
       this.showLedger(page.next_cursor);
     } catch (problem) {
@@ -167,7 +172,7 @@ class StockTab {
     const found = await request("GET", `/operations/${encodeURIComponent(id)}`);
     const lines = found.movements.map((movement) => {
       const by = movement.strategy ? ` by ${movement.strategy}` : movement.reason ? `: ${movement.reason}` : "";
-      return `${movement.kind} ${formatNumber(movement.delta)} of ${movement.sku} in ${movement.warehouse}${by}, at ${movement.created_at}, then ${formatNumber(movement.available_after)} available`;
+      return `${movement.kind} ${unitsOf(movement)} of ${movement.sku} in ${movement.warehouse}${by}, at ${movement.created_at}, then ${formatNumber(movement.available_after)} available`;
     });
     return [`${found.status}.`, ...lines];
   }
@@ -221,6 +226,41 @@ function levelsCard({ warehouses }) {
   return element("section", { class: "card", "aria-label": "Levels" }, element("h2", {}, "Levels"), plainTable("Levels", columns, rows));
 }
 
+/** The units of a movement. Those of a hold stay in the warehouse. */
+function unitsOf({ delta, held_delta: held }) {
+  return formatNumber(delta || held || 0);
+}
+
+/** The time that a hold has left: it counts down while it is shown. */
+function timeLeft({ expires_at: end }) {
+  const text = element("span", {});
+  const show = () => {
+    const seconds = Math.ceil((Date.parse(end) - Date.now()) / 1000);
+    setText(text, end == null ? "until it ends" : seconds > 0 ? formatDuration(seconds) : "expired");
+    if (end != null && seconds > 0) setTimeout(() => text.isConnected && show(), 1000);
+  };
+  show();
+  return text;
+}
+
+/** `90` is `1:30`. */
+function formatDuration(seconds) {
+  const two = (number) => String(number).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+  return `${hours ? `${hours}:${two(minutes)}` : minutes}:${two(seconds % 60)}`;
+}
+
+/** The open holds, if there are any. */
+function holdsCard(pages, onOperation) {
+  const holds = pages.flatMap((page) => page.holds);
+  if (holds.length === 0) return [];
+  const columns = [["Warehouse"], ["Units", "number"], ["Time left", "number"], ["Hold"]];
+  const open = ({ id }) => element("button", { type: "button", class: "link", "aria-label": `Look up ${id}`, onclick: () => onOperation(id) }, shortId(id));
+  const rows = holds.map((hold) => [hold.warehouse, formatNumber(hold.quantity), timeLeft(hold), open(hold)]);
+  const more = pages.some((page) => page.next_cursor) && element("p", { class: "dim" }, "There are more, which end later.");
+  return [element("section", { class: "card", "aria-label": "Open holds" }, element("h2", {}, "Open holds, the first to end first"), plainTable("Open holds", columns, rows), more)];
+}
+
 function auditCard({ warehouses }) {
   const audits = warehouses.map((audit) => {
     const drift = audit.drift > 0
@@ -239,7 +279,7 @@ function auditCard({ warehouses }) {
 /**
  * How each movement that is part of a lost update shows it: two movements read the same version, or two sales
  * that read none wrote the same level. Between those, only such sales may lie, and no version may be missing:
- * any other change can make the same level correct.
+ * any other change can make the same level correct, and the sale of held units leaves what is available.
  */
 function lostUpdates(movements) {
   const signs = new Map();
@@ -249,7 +289,7 @@ function lostUpdates(movements) {
   for (const movement of oldestFirst) {
     const { warehouse, kind, read_version: read, level_version: version } = movement;
     const isNext = before?.warehouse === warehouse && before.level_version + 1 === version;
-    const readNone = kind === "deducted" && read == null;
+    const readNone = kind === "deducted" && read == null && !movement.held_delta;
     if (!isNext || !readNone) stretch += 1;
     before = movement;
     if (!readNone && read == null) continue;
@@ -269,7 +309,7 @@ function ledgerTable(movements, onOperation) {
     const sign = signs.get(movement);
     const marked = (value, own) => formatNumber(value) + (sign === own ? ` (${own})` : "");
     const open = element("button", { type: "button", class: "link", "aria-label": `Look up ${movement.id}`, onclick: () => onOperation(movement.id) }, shortId(movement.id));
-    const row = [timeOfDay(movement.created_at), movement.kind, formatNumber(movement.delta), marked(movement.available_after, "written twice"), marked(movement.read_version, "read twice"), movement.strategy ?? movement.reason ?? "", open];
+    const row = [timeOfDay(movement.created_at), movement.kind, unitsOf(movement), marked(movement.available_after, "written twice"), marked(movement.read_version, "read twice"), movement.strategy ?? movement.reason ?? "", open];
     row.type = sign ? "lost" : null;
     return row;
   });

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use hyper::Method;
 use hyper::header::HeaderValue;
-use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -17,7 +16,6 @@ use super::event::Observer;
 use super::live::Live;
 use super::order;
 use super::plan::{DEADLINE, RacePlan};
-use super::replica_client::WAREHOUSE;
 use super::sale::Sale;
 use super::tally::Tally;
 use super::target::Target;
@@ -27,7 +25,7 @@ use stocklock_core::strategy::Strategy;
 /// order.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Sells `sku` under `strategy` until every order is settled, or until the plan's deadline.
+/// Sells `skus` under `strategy` until every order is settled, or until the plan's deadline.
 /// Returns the answers and the time from the first order to the last answer.
 ///
 /// Dropping the future stops all buyers. Orders that were sent may still be sold.
@@ -35,19 +33,17 @@ pub(super) async fn sell_out(
     plan: &RacePlan,
     targets: &[Target],
     strategy: Strategy,
-    sku: &str,
+    skus: &[String],
     observer: Observer<'_>,
 ) -> (Tally, Duration) {
     let until = Instant::now() + OPEN_LIMIT;
     let opening = targets.iter().cycle().take(plan.connections());
     let connections = join_all(opening.map(|target| Connection::open(target.clone(), until))).await;
     let started = Instant::now();
-    let body = json!({"sku": sku, "warehouse": WAREHOUSE, "quantity": plan.quantity});
     let sale = Arc::new(Sale {
         plan: plan.clone(),
-        sku: sku.to_owned(),
-        path: plan.order_path(strategy),
-        body: body.to_string().into(),
+        skus: skus.to_vec(),
+        path: plan.purchase_path(strategy),
         deadline: started + DEADLINE,
         next_buyer: AtomicUsize::new(connections.len()),
         tally: Mutex::default(),
@@ -81,16 +77,16 @@ pub(super) async fn sell_out(
 /// Serves one buyer after the other. Ends early at the deadline, and if the replica accepts no
 /// connections: each further order would take seconds to fail.
 async fn serve(sale: Arc<Sale>, mut connection: Connection, first_buyer: usize) {
-    let target = &connection.target;
     let position = first_buyer % sale.targets;
-    let mut request = target.request(Method::POST, &sale.path, sale.body.clone());
     let mut buyer = first_buyer;
     while buyer < sale.plan.buyers {
+        let target = &connection.target;
+        let mut request = target.request(Method::POST, &sale.path, sale.body(buyer));
         for order in 0..sale.plan.orders {
             if Instant::now() >= sale.deadline {
                 return;
             }
-            let key = format!("{}-{buyer}-{order}", sale.sku);
+            let key = format!("{}-{buyer}-{order}", sale.skus[0]);
             let key = HeaderValue::try_from(key).expect("the key is ASCII");
             request.headers_mut().insert("idempotency-key", key);
             let reachable = order::place(&mut connection, &request, &sale, position).await;

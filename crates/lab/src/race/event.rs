@@ -33,13 +33,13 @@ pub struct Start {
     /// Its tier.
     #[serde(serialize_with = "as_text")]
     pub tier: Tier,
-    /// The SKU that is sold.
+    /// The SKU that is sold; of several, the first.
     pub sku: String,
     /// Orders of all buyers.
     pub orders: i64,
-    /// Units in stock before the first one.
+    /// Units of all SKUs in stock before the first one.
     pub stock: i64,
-    /// Units of each order.
+    /// Units of each order, in all of its lines.
     pub quantity: i64,
 }
 
@@ -53,7 +53,7 @@ pub struct Tick {
     pub ms: u64,
     /// Units sold, according to the answers.
     pub sold: i64,
-    /// Units on hand, according to the level; `None` if it could not be read.
+    /// Units on hand, according to the levels; `None` if it could not be read.
     pub left: Option<i64>,
     /// Orders that were refused.
     pub refused: i64,

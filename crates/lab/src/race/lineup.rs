@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use super::RaceError;
-use super::plan::{Entrants, RacePlan};
+use super::plan::{Entrants, ONLY_GROUP_COMMIT, RacePlan};
 use super::replica_client::Listed;
 use super::text::as_text;
 use stocklock_core::strategy::Strategy;
@@ -38,12 +38,17 @@ impl Lineup {
         why_not: impl Fn(Strategy) -> Option<String>,
     ) -> Result<Self, String> {
         let (named, is_named): (&[Strategy], bool) = match &plan.strategies {
+            Entrants::Everyone if plan.is_only_for_group_commit() => {
+                (&[Strategy::GroupCommit], true)
+            }
             Entrants::Everyone => (&Strategy::ALL, false),
             Entrants::Only(strategies) => (strategies, true),
         };
         let (mut strategies, mut skipped) = (Vec::new(), Vec::new());
         for &strategy in named {
-            match why_not(strategy) {
+            let is_other = plan.is_only_for_group_commit() && strategy != Strategy::GroupCommit;
+            let only = || ONLY_GROUP_COMMIT.to_owned();
+            match is_other.then(only).or_else(|| why_not(strategy)) {
                 None => strategies.push(strategy),
                 Some(reason) if is_named => {
                     return Err(format!("strategy {strategy} cannot run: {reason}"));
@@ -121,5 +126,21 @@ mod tests {
             assert!(error.contains(parts[2]), "{error}");
         }
         assert!(of_targets(&RacePlan::jmeter(), &[Vec::new()]).is_err());
+    }
+
+    #[test]
+    fn orders_of_several_lines_race_with_group_commit_only() {
+        let lists = [list("single-sql group-commit")];
+        let mut plan = RacePlan::jmeter();
+        for (lines, holds) in [(2, false), (1, true)] {
+            (plan.lines, plan.holds) = (lines, holds);
+            plan.strategies = Entrants::Everyone;
+            let lineup = of_targets(&plan, &lists).unwrap();
+            assert_eq!(lineup.strategies, [Strategy::GroupCommit]);
+            assert_eq!(lineup.skipped, []);
+            plan.strategies = "group-commit,single-sql".parse().unwrap();
+            let error = of_targets(&plan, &lists).unwrap_err().to_string();
+            assert!(error.contains(ONLY_GROUP_COMMIT), "{error}");
+        }
     }
 }

@@ -99,7 +99,7 @@ impl<'a> Live<'a> {
         let tick = Tick {
             strategy: self.strategy,
             ms: u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
-            sold: answers.sold * self.sale.plan.quantity,
+            sold: answers.sold * self.sale.plan.units_of_order(),
             left: shown.left,
             refused: answers.refused,
             failed: answers.failed,
@@ -113,11 +113,11 @@ impl<'a> Live<'a> {
         (self.observer)(Event::Tick(tick));
     }
 
-    /// Reads the level from the first replica. While that does not answer, the level is not known.
+    /// Reads the levels from the first replica. While that does not answer, the level is not known.
     async fn read_level(&self) -> Infallible {
         let mut client = ReplicaClient::new(&self.targets[0]);
         loop {
-            let answered = timeout(PATIENCE, client.on_hand(&self.sale.sku)).await;
+            let answered = timeout(PATIENCE, client.on_hand(&self.sale.skus)).await;
             if answered.is_err() {
                 // The connection still waits for the answer.
                 client = ReplicaClient::new(&self.targets[0]);

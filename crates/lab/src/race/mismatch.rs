@@ -23,6 +23,19 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
+    /// Adds that of another SKU of the same orders.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.lost += other.lost;
+        self.phantom += other.phantom;
+        for (ids, more) in [
+            (&mut self.lost_ids, &other.lost_ids),
+            (&mut self.phantom_ids, &other.phantom_ids),
+        ] {
+            ids.extend(more);
+            ids.truncate(EXAMPLES);
+        }
+    }
+
     /// Compares the operation ids in the answers with those in the ledger, which may contain `unknown`
     /// other orders.
     pub(super) fn new(answered: Vec<Uuid>, ledger: Vec<Uuid>, unknown: i64) -> Self {

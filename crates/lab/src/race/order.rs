@@ -1,4 +1,4 @@
-//! One order: sent until it is settled, always with the same idempotency key.
+//! One order, or a hold and its confirmation: each is sent until it is settled, always with the same idempotency key.
 //!
 //! Only [`judge`] decides which answers settle an order and which ones require a retry.
 
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::Request;
-use hyper::header::RETRY_AFTER;
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::{Method, Request};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
@@ -25,7 +25,7 @@ const MAX_EXCHANGE: Duration = Duration::from_secs(30);
 /// What one answer means for its order.
 #[derive(Debug, PartialEq, Eq)]
 enum Judgement {
-    /// 200, with the operation in the ledger. `replayed`: an earlier exchange had sold it.
+    /// 200, or 201 for a hold, with the operation in the ledger. `replayed`: an earlier exchange had sold it.
     Sold { id: Uuid, replayed: bool },
     /// 409 `insufficient-stock`.
     Refused,
@@ -46,29 +46,83 @@ struct Retry {
     pause: Option<Duration>,
 }
 
-/// Sends one order until it is settled or until the sale's deadline, and counts the result. `target`
-/// is the position of the replica in the list of targets. Returns false if it accepts no connection.
+/// What became of an order, or of one of the two requests of a hold.
+enum Settled {
+    /// An operation. `after_refusal`: only its retry showed that it was made.
+    Made {
+        id: Uuid,
+        replayed: bool,
+        after_refusal: bool,
+    },
+    Refused,
+    Failed {
+        reason: String,
+        unknown: bool,
+        /// The replica accepts connections.
+        reachable: bool,
+    },
+}
+
+/// Places one order: holds its units first, if the plan says so. Counts the result. `target` is the position of the
+/// replica in the list of targets. Returns false if it accepts no connection.
 pub(super) async fn place(
     connection: &mut Connection,
     order: &Request<Full<Bytes>>,
     sale: &Sale,
     target: usize,
 ) -> bool {
+    let mut settled = settle(connection, order, sale).await;
+    if let (Settled::Made { id, .. }, true) = (&settled, sale.plan.holds) {
+        let path = format!("/operations/{id}/confirm");
+        let mut confirm =
+            (connection.target).request(Method::POST, &path, Bytes::from_static(b"{}"));
+        let key = HeaderValue::try_from(id.to_string()).expect("an id is ASCII");
+        confirm.headers_mut().insert("idempotency-key", key);
+        settled = settle(connection, &confirm, sale).await;
+    }
+    match settled {
+        Settled::Made {
+            id,
+            replayed,
+            after_refusal,
+        } => sale.tally().add_sale(id, target, replayed, after_refusal),
+        Settled::Refused => sale.tally().answers.refused += 1,
+        Settled::Failed {
+            reason,
+            unknown,
+            reachable,
+        } => {
+            sale.tally().add_failure(reason, unknown);
+            return reachable;
+        }
+    }
+    true
+}
+
+/// Sends one request until it is settled or until the sale's deadline.
+async fn settle(
+    connection: &mut Connection,
+    request: &Request<Full<Bytes>>,
+    sale: &Sale,
+) -> Settled {
     let mut earlier_unknown = false;
     let mut attempt = 1;
     loop {
         let until = sale.deadline.min(Instant::now() + MAX_EXCHANGE);
-        let outcome = connection.exchange(order, until).await;
-        match judge(&outcome) {
-            Judgement::Sold { id, replayed } => {
-                let after_refusal = replayed && !earlier_unknown;
-                sale.tally().add_sale(id, target, replayed, after_refusal);
-            }
-            Judgement::Refused => sale.tally().answers.refused += 1,
+        let outcome = connection.exchange(request, until).await;
+        let settled = match judge(&outcome) {
+            Judgement::Sold { id, replayed } => Settled::Made {
+                id,
+                replayed,
+                after_refusal: replayed && !earlier_unknown,
+            },
+            Judgement::Refused => Settled::Refused,
             Judgement::Failed { reason, unknown } => {
-                let unknown = unknown || earlier_unknown;
-                sale.tally().add_failure(reason, unknown);
-                return true;
+                return Settled::Failed {
+                    reason,
+                    unknown: unknown || earlier_unknown,
+                    reachable: true,
+                };
             }
             Judgement::Retry(retry) => {
                 earlier_unknown |= retry.unknown;
@@ -79,15 +133,17 @@ pub(super) async fn place(
                     sale.tally().answers.retried.add(&retry.code, 1);
                     continue;
                 }
-                let reason = format!("{}, given up after {attempt} attempts", retry.reason);
-                sale.tally().add_failure(reason, earlier_unknown);
-                return !matches!(outcome, Err(ExchangeError::Connect(_)));
+                return Settled::Failed {
+                    reason: format!("{}, given up after {attempt} attempts", retry.reason),
+                    unknown: earlier_unknown,
+                    reachable: !matches!(outcome, Err(ExchangeError::Connect(_))),
+                };
             }
-        }
+        };
         if let Ok(answer) = outcome {
             sale.tally().add_latency(answer.elapsed);
         }
-        return true;
+        return settled;
     }
 }
 
@@ -128,7 +184,7 @@ fn judge(outcome: &Result<Answer, ExchangeError>) -> Judgement {
     };
     let asked = retry_after(answer);
     match (answer.status.as_u16(), &*code) {
-        (200, _) => sold(answer),
+        (200 | 201, _) => sold(answer),
         (409, "insufficient-stock") => Judgement::Refused,
         (409, "request-in-flight") | (503, "contended") => retry(false, None),
         // Without Retry-After, the replica is not configured for the strategy.
@@ -212,6 +268,7 @@ mod tests {
         let replayed = Some(("idempotent-replayed", "true"));
         assert_eq!(judged(200, "", None), sold(false));
         assert_eq!(judged(200, "", replayed), sold(true));
+        assert_eq!(judged(201, "", None), sold(false));
         assert_eq!(judged(409, "insufficient-stock", None), Judgement::Refused);
         for (status, code, unknown) in [
             (422, "invalid", false),

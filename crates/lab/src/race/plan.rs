@@ -14,7 +14,7 @@ use super::text::{as_milliseconds, from_milliseconds};
 use stocklock_core::strategy::{Strategy, Tier, UnknownStrategy};
 use stocklock_core::whole::whole;
 
-/// The largest number of orders of one run: their latencies and operation ids are kept in memory.
+/// The largest number of lines of one run: their latencies and operation ids are kept in memory.
 const MAX_ORDERS: i64 = 10_000_000;
 
 /// The largest number of connections: each one needs a port of the client for each target.
@@ -26,6 +26,10 @@ pub(super) const DEADLINE: Duration = Duration::from_mins(2);
 /// The longest round trip that is added. Opening a connection takes several round trips, which must fit into the
 /// wait limit.
 const MAX_RTT: Duration = Duration::from_millis(100);
+
+/// Why another strategy cannot race with orders of several lines or with holds.
+pub(crate) const ONLY_GROUP_COMMIT: &str =
+    "orders of several lines and holds are made by group-commit, whatever the strategy is";
 
 /// The strategies of a race.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -136,6 +140,18 @@ pub struct RacePlan {
     #[schema(minimum = 1, maximum = 100)]
     pub quantity: i64,
 
+    /// Lines of each order, each of another SKU: all are taken, or nothing. Several lines are an operation of their
+    /// own, which no strategy but `group-commit` makes
+    #[arg(long, value_name = "N", default_value_t = RacePlan::default().lines, value_parser = up_to(100))]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 10)]
+    pub lines: usize,
+
+    /// Each buyer first holds the units of an order and then confirms it, as after a payment; only `group-commit`
+    /// races
+    #[arg(long)]
+    pub holds: bool,
+
     /// Connections that the buyers share [default: one per buyer]
     #[arg(long, value_name = "N", value_parser = up_to(10_000))]
     #[serde(skip_deserializing)]
@@ -204,6 +220,8 @@ impl RacePlan {
             buyers,
             orders,
             quantity: 1,
+            lines: 1,
+            holds: false,
             connections: None,
             replicas: 2,
             guard: true,
@@ -239,6 +257,43 @@ impl RacePlan {
         self.stock / self.quantity
     }
 
+    /// Units of all SKUs before each run.
+    pub(super) fn units_in_stock(&self) -> i64 {
+        self.stock * self.skus()
+    }
+
+    /// Units of all lines of an order.
+    #[must_use]
+    pub fn units_of_order(&self) -> i64 {
+        self.quantity * self.skus()
+    }
+
+    fn skus(&self) -> i64 {
+        i64::try_from(self.lines).unwrap_or(i64::MAX)
+    }
+
+    /// Whether purchases are orders of several lines or holds, which share transactions whatever the strategy is.
+    #[must_use]
+    pub fn is_only_for_group_commit(&self) -> bool {
+        self.lines > 1 || self.holds
+    }
+
+    /// Whether it names a strategy besides this one.
+    pub(crate) fn names_another_than(&self, strategy: Strategy) -> bool {
+        match &self.strategies {
+            Entrants::Everyone => false,
+            Entrants::Only(named) => named.iter().any(|one| *one != strategy),
+        }
+    }
+
+    /// The path of a purchase under `strategy`.
+    pub(super) fn purchase_path(&self, strategy: Strategy) -> String {
+        if self.holds {
+            return "/holds".to_owned();
+        }
+        self.order_path(strategy)
+    }
+
     /// The path of an order under `strategy`. Only strategies with a lock have safeguards.
     pub(super) fn order_path(&self, strategy: Strategy) -> String {
         let safeguards = match strategy.tier() {
@@ -271,12 +326,12 @@ impl RacePlan {
             "the stock must not be negative"
         } else if self.quantity < 1 {
             "the quantity of an order must be at least 1"
-        } else if self.buyers == 0 || self.orders == 0 || self.connections == Some(0) {
-            "buyers, orders and connections must each be at least 1"
+        } else if [self.buyers, self.orders, self.lines, self.connections()].contains(&0) {
+            "buyers, orders, lines and connections must each be at least 1"
         } else if self.connections() > MAX_CONNECTIONS {
             "at most 10,000 connections; use fewer for the same buyers"
-        } else if self.total_orders() > MAX_ORDERS {
-            "at most 10,000,000 orders (buyers × orders)"
+        } else if self.total_orders().saturating_mul(self.skus()) > MAX_ORDERS {
+            "at most 10,000,000 lines of orders (buyers × orders × lines)"
         } else if self.strategies == Entrants::Only(Vec::new()) {
             "no strategy is named"
         } else {
@@ -306,16 +361,7 @@ mod tests {
             let expected = Duration::from_micros(microseconds);
             assert_eq!(round_trip(text), Ok(expected), "{text}");
         }
-        for text in [
-            "",
-            "1",
-            "ms",
-            "-1ms",
-            "1m",
-            "101ms",
-            "1s",
-            "99999999999999999999s",
-        ] {
+        for text in " 1 ms -1ms 1m 101ms 1s 99999999999999999999s".split(' ') {
             assert!(round_trip(text).is_err(), "{text:?}");
         }
     }
@@ -339,6 +385,11 @@ mod tests {
         assert!(RacePlan::seckill().check().is_ok());
         for (stock, buyers, orders) in [(-1, 1, 1), (1, 0, 1), (1, 1, 0), (1, 10_001, 10_000)] {
             assert!(RacePlan::new(stock, buyers, orders).check().is_err());
+        }
+        let mut plan = RacePlan::new(1, 1_001, 1_000);
+        for (lines, possible) in [(0, false), (9, true), (10, false)] {
+            plan.lines = lines;
+            assert_eq!(plan.check().is_ok(), possible, "{lines} lines");
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct Listed {
     pub(super) reason: Option<String>,
 }
 
-/// The audit of the SKU's only warehouse. The report renames two of its fields.
+/// The audit of a SKU's only warehouse, or the sums of several. The report renames two of its fields.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Audit {
     /// Units received, according to the ledger.
@@ -62,6 +62,15 @@ pub struct Audit {
 }
 
 impl Audit {
+    /// Adds that of another SKU.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.received += other.received;
+        self.sold += other.sold;
+        self.on_hand += other.on_hand;
+        self.drift += other.drift;
+        self.oversold += other.oversold;
+    }
+
     /// Whether units were sold twice, or the level misses some sales.
     pub(super) fn lost_units(&self) -> bool {
         self.oversold != 0 || self.drift != 0
@@ -97,6 +106,14 @@ impl Movement {
     pub(super) fn is_sale(&self) -> bool {
         self.kind == "deducted"
     }
+}
+
+/// What the service says about a SKU after the run.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub(super) sku: String,
+    pub(super) audit: Audit,
+    pub(super) ledger: Vec<Movement>,
 }
 
 /// A client of one replica.
@@ -196,8 +213,8 @@ impl ReplicaClient {
         waited.map_err(|reason| self.invalid(path, &reason))
     }
 
-    /// The level of the SKU.
-    pub(super) async fn on_hand(&mut self, sku: &str) -> Result<i64> {
+    /// The sum of the levels of the SKUs.
+    pub(super) async fn on_hand(&mut self, skus: &[String]) -> Result<i64> {
         #[derive(Deserialize)]
         struct Level {
             on_hand: i64,
@@ -206,9 +223,13 @@ impl ReplicaClient {
         struct Levels {
             warehouses: [Level; 1],
         }
-        let levels: Levels = self.get(&format!("/stock/{sku}")).await?;
-        let [level] = levels.warehouses;
-        Ok(level.on_hand)
+        let mut sum = 0;
+        for sku in skus {
+            let levels: Levels = self.get(&format!("/stock/{sku}")).await?;
+            let [level] = levels.warehouses;
+            sum += level.on_hand;
+        }
+        Ok(sum)
     }
 
     async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T> {

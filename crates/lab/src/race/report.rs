@@ -178,6 +178,8 @@ impl Report {
         let rtt = distance.map(|distance| format!("rtt: {distance}"));
         let lines = [
             rtt.as_deref(),
+            (self.plan.holds)
+                .then_some("holds: each buyer held the units of an order, and then confirmed it"),
             (!self.plan.guard).then_some(
                 "guard off: lock strategies wrote unconditionally, so no write was refused",
             ),
@@ -204,7 +206,11 @@ impl Report {
     /// One sentence for each verdict that occurred.
     fn conclusion(&self) -> String {
         let (stock, orders) = (self.plan.stock, self.plan.total_orders());
-        let figures = format!(" ({orders} orders for {stock} in stock)");
+        let of_each = match self.plan.lines {
+            1 => String::new(),
+            lines => format!(" of each of {lines} SKUs"),
+        };
+        let figures = format!(" ({orders} orders for {stock} in stock{of_each})");
         let sentences = [
             (Verdict::Broken, "PROMISE BROKEN by", ""),
             (Verdict::NotProven, "NOT PROVEN, because orders failed:", ""),

@@ -9,7 +9,7 @@ use super::counts::LockCounts;
 use super::evidence::Evidence;
 use super::mismatch::Mismatch;
 use super::plan::RacePlan;
-use super::replica_client::{Audit, Movement};
+use super::replica_client::{Audit, Book};
 use super::tally::{Answers, Tally};
 use super::text::as_text;
 use super::verdict::{Verdict, findings};
@@ -25,13 +25,15 @@ pub struct Row {
     /// Its tier.
     #[serde(serialize_with = "as_text")]
     pub tier: Tier,
-    /// The SKU that was sold.
+    /// The SKU that was sold; of several, the first with evidence, or the first.
     pub sku: String,
+    /// Each SKU by itself, if there are several.
+    pub skus: Vec<SkuRow>,
     /// Orders of all buyers.
     pub orders: i64,
-    /// Units in stock before the run.
+    /// Units of all SKUs in stock before the run.
     pub stock: i64,
-    /// Units of each order.
+    /// Units of each order, in all of its lines.
     pub quantity: i64,
     /// Units of the orders that were answered 200.
     pub sold_units: i64,
@@ -68,15 +70,24 @@ pub struct Row {
     pub evidence: Option<Evidence>,
 }
 
+/// One of several SKUs of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct SkuRow {
+    /// The SKU.
+    pub sku: String,
+    /// Its level and the sums of its ledger after the run.
+    #[serde(flatten)]
+    pub audit: Audit,
+}
+
 /// The measurements of a run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) strategy: Strategy,
-    pub(super) sku: String,
     pub(super) tally: Tally,
     pub(super) wall: Duration,
-    pub(super) audit: Audit,
-    pub(super) ledger: Vec<Movement>,
+    /// One for each SKU.
+    pub(super) books: Vec<Book>,
     pub(super) locks: LockCounts,
     /// Targets that did not answer after the run.
     pub(super) silent: Vec<String>,
@@ -89,33 +100,58 @@ impl Row {
         let [p50_ms, p99_ms] = run.tally.percentiles_ms();
         let requests_per_second = run.tally.per_second(run.wall);
         let remarks = run.remarks();
-        let Run { audit, ledger, .. } = run;
         let Tally { answers, sold, .. } = run.tally;
-        let sales = ledger.iter().filter(|row| row.is_sale()).map(|row| row.id);
-        let answered = sold.iter().map(|(id, _)| *id).collect();
-        let mismatch = Mismatch::new(answered, sales.collect(), answers.unknown);
-        let findings = findings(plan, &answers, &audit, &mismatch, &ledger);
+        let answered: Vec<_> = sold.iter().map(|(id, _)| *id).collect();
+        let compared = run.books.iter().map(|book| {
+            let sales = book.ledger.iter().filter(|row| row.is_sale());
+            let sales = sales.map(|row| row.id).collect();
+            (
+                book,
+                Mismatch::new(answered.clone(), sales, answers.unknown),
+            )
+        });
+        let compared: Vec<_> = compared.collect();
+        let findings = findings(plan, &answers, &compared);
+        let (mut audit, mut mismatch) = (Audit::default(), Mismatch::default());
+        for (book, one) in &compared {
+            audit.add(&book.audit);
+            mismatch.add(one);
+        }
         let verdict = Verdict::new(tier, answers.failed, &audit, &findings);
         let answered_by: HashMap<_, _> = sold.into_iter().collect();
         let replica = |operation| {
             let position = answered_by.get(&operation)?;
             Some(format!("replica-{}", position + 1))
         };
+        let lost = run.books.iter().find(|book| book.audit.lost_units());
+        // A sale of held units leaves what is available, so two of them may write the same.
+        let shown = lost.filter(|_| !plan.holds);
+        let evidence = shown.map(|book| Evidence::find(&book.ledger, replica));
+        let sku = lost.unwrap_or(&run.books[0]).sku.clone();
+        let of_sku = |book: Book| SkuRow {
+            sku: book.sku,
+            audit: book.audit,
+        };
+        let skus = match run.books.len() {
+            1 => Vec::new(),
+            _ => run.books.into_iter().map(of_sku).collect(),
+        };
         Self {
             strategy: run.strategy,
             tier,
-            sku: run.sku,
+            sku,
+            skus,
             orders: plan.total_orders(),
-            stock: plan.stock,
-            quantity: plan.quantity,
-            sold_units: answers.sold * plan.quantity,
+            stock: plan.units_in_stock(),
+            quantity: plan.units_of_order(),
+            sold_units: answers.sold * plan.units_of_order(),
             requests_per_second,
             p50_ms,
             p99_ms,
             wall_seconds: run.wall.as_secs_f64(),
             verdict,
             words: Words::new(plan, run.strategy, verdict, &answers, &audit, &findings),
-            evidence: audit.lost_units().then(|| Evidence::find(&ledger, replica)),
+            evidence,
             answers,
             audit,
             mismatch,
@@ -155,6 +191,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::race::replica_client::Movement;
     use crate::race::report::{Report, TableStyle};
 
     fn id(digit: char) -> Uuid {
@@ -193,11 +230,13 @@ mod tests {
         };
         Run {
             strategy,
-            sku: "race".to_owned(),
             tally,
             wall: Duration::from_secs(1),
-            audit,
-            ledger,
+            books: vec![Book {
+                sku: "race".to_owned(),
+                audit,
+                ledger,
+            }],
             locks: LockCounts::default(),
             silent: Vec::new(),
         }
@@ -253,6 +292,41 @@ mod tests {
             );
             assert_eq!(row.evidence.is_some(), row.audit.lost_units());
         }
+    }
+
+    #[test]
+    fn each_sku_is_judged_by_itself() {
+        let of_two = |ledgers: [&str; 2], left: [i64; 2]| {
+            let run =
+                |index: usize| run(Strategy::GroupCommit, "123r", ledgers[index], left[index]);
+            let (mut both, mut second) = (run(0), run(1));
+            second.books[0].sku += "-2";
+            both.books.append(&mut second.books);
+            let plan = RacePlan {
+                lines: 2,
+                ..RacePlan::new(3, 4, 1)
+            };
+            Row::new(&plan, both)
+        };
+        let exact = of_two(["123", "321"], [0, 0]);
+        assert_eq!(exact.verdict, Verdict::Exact, "{:?}", exact.findings);
+        let units = (exact.stock, exact.quantity, exact.sold_units);
+        assert_eq!((units, exact.skus.len()), ((6, 2, 6), 2));
+        assert!(
+            exact
+                .words
+                .sentence
+                .starts_with("6 in stock of 2 SKUs, 6 sold, 0 left")
+        );
+        // The difference of one SKU makes up for that of the other, but both are wrong.
+        let row = of_two(["123", "123"], [1, -1]);
+        assert_eq!((row.verdict, row.audit.drift), (Verdict::Broken, 0));
+        let what = "units of difference between the level and the ledger of race";
+        assert_eq!(row.findings, [format!("1 {what}"), format!("-1 {what}-2")]);
+        assert!(row.evidence.is_some());
+        let row = of_two(["123", "12"], [0, 1]);
+        let lost = "1 orders answered 200 that are not in the ledger (…00000003) of race-2";
+        assert_eq!(row.findings, [lost]);
     }
 
     #[test]

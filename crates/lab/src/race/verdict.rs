@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::evidence::short;
 use super::mismatch::Mismatch;
 use super::plan::RacePlan;
-use super::replica_client::{Audit, Movement};
+use super::replica_client::{Audit, Book};
 use super::tally::Answers;
 use stocklock_core::strategy::Tier;
 
@@ -74,59 +74,78 @@ impl fmt::Display for Verdict {
 const LOST: &str = "orders answered 200 that are not in the ledger";
 const PHANTOM: &str = "sales in the ledger that no answer names";
 
-/// What contradicts exactness, in the order of the counts in [`findings`].
-const CONTRADICTIONS: [&str; 8] = [
+/// What contradicts exactness in the books of a SKU, in the order of the counts in [`contradictions`].
+const IN_BOOKS: [&str; 5] = [
     "units sold that never existed",
     "units of difference between the level and the ledger",
     LOST,
     PHANTOM,
-    "orders answered 503 although they were sold",
     "units of difference between the audit and the ledger",
+];
+
+/// What contradicts it in the answers, in the order of the counts in [`findings`].
+const IN_ANSWERS: [&str; 3] = [
+    "orders answered 503 although they were sold",
     "more orders answered 200 than there was stock for",
     "orders refused although units were left",
 ];
 
-/// Compares answers, audit and ledger. Returns everything that contradicts exactness.
+/// Compares answers, audits and ledgers. Returns everything that contradicts exactness; with several SKUs, each of
+/// them by itself.
 pub(super) fn findings(
     plan: &RacePlan,
     answers: &Answers,
-    audit: &Audit,
-    mismatch: &Mismatch,
-    ledger: &[Movement],
+    books: &[(&Book, Mismatch)],
 ) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (book, mismatch) in books {
+        let found = contradictions(plan, answers, book, mismatch);
+        findings.extend(found.map(|finding| match books.len() {
+            1 => finding,
+            _ => format!("{finding} of {}", book.sku),
+        }));
+    }
     let expected = plan.orders_in_stock().min(plan.total_orders());
     // A failed order leaves a unit unsold, which is no contradiction.
     let unsold = match answers.failed {
         0 => expected - answers.sold,
         _ => 0,
     };
-    let sales = ledger.iter().filter(|row| row.is_sale());
+    let counts = [
+        answers.sold_after_refusal,
+        answers.sold - plan.orders_in_stock(),
+        unsold,
+    ];
+    let found = counts.into_iter().zip(IN_ANSWERS);
+    let found = found.filter(|(count, _)| *count > 0);
+    findings.extend(found.map(|(count, what)| format!("{count} {what}")));
+    findings
+}
+
+fn contradictions(
+    plan: &RacePlan,
+    answers: &Answers,
+    book: &Book,
+    mismatch: &Mismatch,
+) -> impl Iterator<Item = String> {
+    let sales = book.ledger.iter().filter(|row| row.is_sale());
     let in_ledger: i64 = sales.map(|row| -row.delta).sum();
     // An order with an unknown outcome may commit between the two reads.
-    let unequal = (audit.sold - in_ledger).abs() - answers.unknown * plan.quantity;
+    let unequal = (book.audit.sold - in_ledger).abs() - answers.unknown * plan.quantity;
     let counts = [
-        audit.oversold,
-        audit.drift,
-        mismatch.lost,
-        mismatch.phantom,
-        answers.sold_after_refusal,
-        unequal.max(0),
-        (answers.sold - plan.orders_in_stock()).max(0),
-        unsold.max(0),
+        (book.audit.oversold, &[][..]),
+        (book.audit.drift, &[]),
+        (mismatch.lost, &mismatch.lost_ids[..]),
+        (mismatch.phantom, &mismatch.phantom_ids),
+        (unequal.max(0), &[]),
     ];
-    let mut texts = Vec::new();
-    for (count, what) in counts.into_iter().zip(CONTRADICTIONS) {
-        let ids = match what {
-            LOST => &mismatch.lost_ids[..],
-            PHANTOM => &mismatch.phantom_ids,
-            _ => &[],
-        };
+    let found = counts.into_iter().zip(IN_BOOKS);
+    let found = found.filter(|((count, _), _)| *count != 0);
+    found.map(|((count, ids), what)| {
         let ids: Vec<_> = ids.iter().copied().map(short).collect();
         match &ids[..] {
-            _ if count == 0 => {}
-            [] => texts.push(format!("{count} {what}")),
-            ids => texts.push(format!("{count} {what} ({})", ids.join(", "))),
+            [] => format!("{count} {what}"),
+            ids => format!("{count} {what} ({})", ids.join(", ")),
         }
-    }
-    texts
+    })
 }

@@ -29,13 +29,17 @@ impl Words {
         audit: &Audit,
         findings: &[String],
     ) -> Self {
-        let sold = answers.sold * plan.quantity;
-        let (stock, left) = (grouped(plan.stock), grouped(audit.on_hand));
-        let figures = format!("{stock} in stock, {} sold", grouped(sold));
+        let sold = answers.sold * plan.units_of_order();
+        let (stock, left) = (grouped(plan.units_in_stock()), grouped(audit.on_hand));
+        let skus = match plan.lines {
+            1 => String::new(),
+            lines => format!(" of {lines} SKUs"),
+        };
+        let figures = format!("{stock} in stock{skus}, {} sold", grouped(sold));
         let (headline, sentence) = match verdict {
             Verdict::Exact => (
                 format!("{strategy} sold exactly what was there."),
-                format!("{figures}, {left} left: answers, level and ledger agree."),
+                format!("{figures}, {left} left: answers, level and ledger{skus} agree."),
             ),
             Verdict::NotCaught => (
                 format!("{strategy} lost nothing this time."),
@@ -56,7 +60,7 @@ impl Words {
                 format!("{strategy} oversold {}.", units(audit.oversold)),
                 format!(
                     "{figures}: {}. {}",
-                    unserved(audit.oversold, plan.quantity),
+                    unserved(audit.oversold, plan.units_of_order()),
                     noticed(audit)
                 ),
             ),
