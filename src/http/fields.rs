@@ -39,9 +39,12 @@ const BODIES: [&str; 16] = [
     "ExtendBody",
 ];
 
+/// Names of fields.
+type Names = &'static [&'static str];
+
 /// Those that have either the first fields, of which one is required then, or the second ones; and which are
 /// required otherwise. An order in a batch names a SKU.
-const EITHER: [(&str, &[&str], &[&str], &[&str]); 4] = [
+const EITHER: [(&str, Names, Names, Names); 4] = [
     (
         "DeductBody",
         &["lines"],

@@ -63,10 +63,10 @@ impl OperationBody {
             movements.extend(api.store.operation(last).await?);
         }
         movements.sort_by_key(|one| (Reverse(one.operation), one.line));
-        let held = movements.iter().find(|one| one.kind == MovementKind::Held);
-        let hold = match held {
-            Some(held) if movements.iter().all(|one| one.operation == held.operation) => {
-                Some(HoldState::of(api, held.operation).await?)
+        let line = movements.iter().find(|one| one.kind == MovementKind::Held);
+        let hold = match line {
+            Some(line) if movements.iter().all(|one| one.operation == line.operation) => {
+                Some(HoldState::of(api, line.operation).await?)
             }
             _ => None,
         };

@@ -120,7 +120,7 @@ impl LevelService {
         let choosing = hold.lines.iter().any(|line| !line.others.is_empty());
         let request = (choosing || replaces.is_some()).then(|| hold.lines.clone());
         let made = match replaces {
-            Some(replaced) => self.replace_hold(hold, replaced).await?,
+            Some(old) => self.replace_hold(hold, old).await?,
             None => self.change(hold).await?,
         };
         let recorded_at = if made.replayed {
@@ -134,8 +134,9 @@ impl LevelService {
             ..made.into()
         };
         let expires_at = made.lines.iter().find_map(|line| line.expires_at);
-        let held = made.lines.into_iter().filter(|line| line.held_delta > 0);
-        let mut lines: Vec<_> = held.map(line).collect();
+        let lines = made.lines.into_iter();
+        let lines = lines.filter(|line| line.held_delta > 0);
+        let mut lines: Vec<_> = lines.map(line).collect();
         name_request_lines(&mut lines, request.as_deref());
         Ok(Held {
             operation: made.operation,
@@ -147,15 +148,11 @@ impl LevelService {
     }
 
     /// Makes a hold that ends another one.
-    async fn replace_hold(
-        &self,
-        hold: Operation,
-        replaced: OperationId,
-    ) -> Result<Changed, StockError> {
+    async fn replace_hold(&self, hold: Operation, old: OperationId) -> Result<Changed, StockError> {
         let mut round = 1;
         loop {
-            let (held, ends) = self.hold_and_ends(replaced).await?;
-            let operation = match HoldEnd::replaced_by(&hold, replaced, held, &ends) {
+            let (movements, ends) = self.hold_and_ends(old).await?;
+            let operation = match HoldEnd::replaced_by(&hold, old, movements, &ends) {
                 Ok(operation) => operation,
                 // Perhaps the first request with this key has ended it.
                 Err(error) => return self.first_answer(&hold).await?.ok_or(error),
@@ -186,12 +183,12 @@ impl LevelService {
         &self,
         hold: OperationId,
     ) -> Result<(Vec<Movement>, Vec<Movement>), StockError> {
-        let held = self.store.operation(hold).await?;
-        if held.is_empty() {
+        let movements = self.store.operation(hold).await?;
+        if movements.is_empty() {
             return Err(StockError::UnknownOperation);
         }
         let ends = self.store.children(hold).await?;
-        Ok((held, ends))
+        Ok((movements, ends))
     }
 
     /// Sells units of a hold, and gives the others of those lines back.

@@ -239,34 +239,35 @@ impl HoldEnd {
         })))
     }
 
-    /// The operation `hold`, which then also gives back what is left of another hold, with these movements and
+    /// The operation `new`, which then also gives back what is left of another hold, with these movements and
     /// ends.
     ///
     /// # Errors
     /// [`StockError::NotAHold`]; [`StockError::HoldEnded`] if nothing is left of it;
     /// [`StockError::TooManyLevels`].
     pub fn replaced_by(
-        hold: &Operation,
+        new: &Operation,
         replaced: OperationId,
         held: Vec<Movement>,
         ends: &[Movement],
     ) -> Result<Operation, StockError> {
         let end = Self {
-            operation: hold.id,
-            caller: hold.caller.clone(),
+            operation: new.id,
+            caller: new.caller.clone(),
             hold: replaced,
             confirm: None,
             lines: Vec::new(),
             idempotency: None,
-            deadline: hold.deadline,
+            deadline: new.deadline,
         };
-        let line = held.first().map_or(0, |first| first.line);
+        let first = held.iter().find(|one| one.kind == MovementKind::Held);
+        let line = first.map_or(0, |first| first.line);
         match end.resolve(held, ends)? {
             Resolved::Operation(end) => {
-                let mut hold = hold.clone();
-                hold.lines.extend(end.lines);
-                hold.check_levels()?;
-                Ok(hold)
+                let mut new = new.clone();
+                new.lines.extend(end.lines);
+                new.check_levels()?;
+                Ok(new)
             }
             Resolved::Replay(by) => Err(StockError::HoldEnded {
                 line,

@@ -15,7 +15,7 @@ pub const MAX_LINES: usize = 100;
 
 /// The highest number of a line in the ledger: an operation that holds [`MAX_LINES`] lines may end as many of
 /// another hold.
-pub const MAX_LINE_NUMBER: i64 = 2 * MAX_LINES as i64 - 1;
+pub const MAX_LINE_NUMBER: i64 = 199;
 
 /// A change of stock. All of its lines are committed together, or nothing is.
 #[derive(Debug, Clone)]

@@ -161,6 +161,22 @@ fn key(number: u8) -> Idempotency {
     }
 }
 
+/// A hold of the lines of an order. It replaces one of `holds`, if there are any.
+fn hold_of(rng: &mut Rng, mut order: Operation, holds: &[Vec<Movement>]) -> Operation {
+    for line in &mut order.lines {
+        let quantity = Quantity::try_from(rng.u32(1..4)).expect("a valid quantity");
+        line.change = Change::Hold(Holding {
+            quantity,
+            lasts: None,
+        });
+    }
+    if holds.is_empty() {
+        return order;
+    }
+    let old = holds[rng.usize(..holds.len())].clone();
+    HoldEnd::replaced_by(&order, old[0].operation, old, &[]).expect("it was not ended")
+}
+
 /// An operation of one or more lines. `sales`, `holds`: the movements of each.
 fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movement>])) -> Operation {
     let operation = OperationId(Uuid::from_u128(rng.u128(..)));
@@ -251,21 +267,11 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
                     line.split = rng.bool();
                 }
             }
-            if kind > 4 {
-                return order;
+            match kind {
+                3 => hold_of(rng, order, &[]),
+                4 => hold_of(rng, order, holds),
+                _ => order,
             }
-            for line in &mut order.lines {
-                let quantity = Quantity::try_from(rng.u32(1..4)).expect("a valid quantity");
-                line.change = Change::Hold(Holding {
-                    quantity,
-                    lasts: None,
-                });
-            }
-            if kind == 3 || holds.is_empty() {
-                return order;
-            }
-            let old = holds[rng.usize(..holds.len())].clone();
-            HoldEnd::replaced_by(&order, old[0].operation, old, &[]).expect("it was not ended")
         }
     }
 }
