@@ -38,6 +38,7 @@ mod reads;
 mod rows;
 mod snapshot;
 mod sqlite;
+mod statement;
 mod statements;
 mod write;
 

@@ -7,16 +7,16 @@ use futures_util::future::join4;
 use rstest::rstest;
 use secrecy::SecretString;
 use stocklock::config::{DatabaseConfig, ServicesConfig};
-use stocklock::deduct::{DeductionContext, Deductor, RetryPolicy, Scheduler, WritePool};
+use stocklock::deduct::{Deductor, RetryPolicy, Scheduler, WritePool};
 use stocklock::level_service::LevelService;
 use stocklock::locks::LockServers;
 use stocklock::metrics::Metrics;
 use stocklock::ports::{
-    AttemptOutcome, CachedLevels, Condition, DeductionStore, Locks, Refusal, StoreError,
+    AttemptOutcome, CachedLevels, Condition, DeductionStore, Refusal, StoreError,
 };
 use stocklock::spawn::TokioSpawn;
 use stocklock::stock::{Deduction, Sku, StockError, Warehouse};
-use stocklock::strategy::{Available, Safeguards, Strategy, Tier};
+use stocklock::strategy::{Available, DeductionContext, Locks, Safeguards, Strategy, Tier};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};

@@ -3,9 +3,10 @@
 
 use async_trait::async_trait;
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::rows::rows;
+use super::statement::{Statement, Value, values};
 use super::statements::Words;
 use super::{SqlStore, statements};
 use crate::Result;

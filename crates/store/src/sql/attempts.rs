@@ -2,11 +2,12 @@
 
 use std::slice;
 
-use super::dialect::{Dialect, values};
+use super::dialect::Dialect;
 use super::errors::{before_commit, conflict_if_duplicate};
 use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Transaction};
 use super::snapshot::{RowLocks, lock_levels, recorded_among, snapshot, with_keys};
+use super::statement::values;
 use super::write::{Session, Write, Written};
 use super::{READ, SqlStore, holds, one_line, statements};
 use crate::{Result, StoreError};

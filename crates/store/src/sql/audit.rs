@@ -2,10 +2,11 @@
 //!
 //! Guarantees: levels, checkpoints and movements are of one snapshot.
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::pool::Transaction;
 use super::rows::rows;
+use super::statement::{Statement, Value, values};
 use super::statements::{IN_ORDER, sums};
 use crate::Result;
 use stocklock_core::stock::{Audit, Sku, Warehouse};

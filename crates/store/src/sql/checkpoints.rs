@@ -9,10 +9,11 @@
 use async_trait::async_trait;
 
 use super::SqlStore;
-use super::dialect::{Dialect, Statement, values};
+use super::dialect::Dialect;
 use super::errors::conflict_if_duplicate;
 use super::pool::PooledConnection;
 use super::rows::rows;
+use super::statement::{Statement, values};
 use super::statements::{IN_ORDER, sums};
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Sku, Warehouse};

@@ -6,9 +6,9 @@
 
 use tokio::time::Instant;
 
-use super::dialect::{Value, values};
 use super::ledger_row::LedgerRow;
 use super::pool::{PooledConnection, Server};
+use super::statement::{Value, values};
 use super::statements::{DELTA, NEXT_PARAMETERS};
 use crate::StoreError;
 use stocklock_core::ports::{AttemptOutcome, Condition, Expiry, ReadLevel};

@@ -6,13 +6,14 @@ use async_trait::async_trait;
 
 use super::SqlStore;
 use super::conditional_write::ConditionalWrite;
-use super::dialect::{Dialect, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::operations::select;
 use super::pool::PooledConnection;
 use super::reads::recorded;
 use super::snapshot::places;
+use super::statement::values;
 use super::statements;
 use crate::Result;
 use stocklock_core::ports::{

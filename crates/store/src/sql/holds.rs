@@ -7,11 +7,12 @@
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
+use super::statement::{Statement, Value, values};
 use super::statements::OF_KIND;
 use super::{SqlStore, statements};
 use crate::{Result, StoreError};

@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
+use super::statement::{Statement, Value, values};
 use super::statements::{IN_ORDER, OF_KIND, OF_REFERENCE};
 use super::{READ, SqlStore};
 use crate::Result;

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
-use super::dialect::{Value, values};
 use super::rows::rows;
+use super::statement::{Value, values};
 use crate::{Result, StoreError};
 use stocklock_core::plan::Plan;
 use stocklock_core::stock::{

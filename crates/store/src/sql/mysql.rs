@@ -4,13 +4,11 @@
 //! times out undoes the statement only, so every error path rolls back. A lock on a key may cover the
 //! gap before it, so a wait for the ledger does not prove that the same key is in flight.
 
-use sqlx::MySql;
-use sqlx::query::Query;
-
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{self, Dialect, Statement, Value, fetch, trusted, values};
+use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit};
 use super::pool::{PooledConnection, Transaction};
+use super::statement::values;
 use super::statements::Words;
 use super::write::{Session, Write, Written, WrittenLevel};
 use crate::{AttemptOutcome, Result, StoreError};
@@ -58,8 +56,6 @@ impl Dialect for MySqlServer {
                 text_2 varchar(255) CHARACTER SET utf8mb4 PATH '$[1]')) AS list) AS wanted",
         plans_for_any_size: true,
     };
-
-    fetch!(query);
 
     /// One call of a procedure, which is a whole transaction.
     async fn conditional_write(
@@ -155,15 +151,4 @@ fn ended(
     };
     tx.ended();
     Ok(written)
-}
-
-/// Converts the numbered parameters, because the driver has positional ones.
-fn query(
-    statement: Statement,
-    values: &[Value<'_>],
-) -> sqlx::Result<Query<'static, MySql, <MySql as sqlx::Database>::Arguments>> {
-    let Statement { text, persistent } = statement;
-    let (text, values) = parameters::positional(text.as_str(), values);
-    let text = trusted(text);
-    dialect::query(Statement { text, persistent }, &values)
 }

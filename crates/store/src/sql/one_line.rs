@@ -5,10 +5,11 @@
 
 use tokio::time::Instant;
 
-use super::dialect::{Dialect, Statement, values};
+use super::dialect::Dialect;
 use super::errors::{Inserted, before_commit, inserted};
 use super::ledger_row::LedgerRow;
 use super::pool::Transaction;
+use super::statement::{Statement, values};
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
 use super::write::Written;
 use crate::{Result, StoreError};

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::SqlStore;
-use super::dialect::{Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::reads::movements;
+use super::statement::{Statement, Value, values};
 use super::statements::OF_CALLER_REFERENCE;
 use crate::Result;
 use stocklock_core::stock::{Movement, OperationFilter};

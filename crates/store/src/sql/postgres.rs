@@ -4,13 +4,13 @@
 //! The server limits how long a session waits for locks, runs a statement, or idles in a
 //! transaction.
 
-use sqlx::Postgres;
 use sqlx::postgres::PgDatabaseError;
 
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{Dialect, Statement, fetch, query};
+use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::pool::PooledConnection;
+use super::statement::Statement;
 use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, Words};
 use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result, StoreError};
@@ -63,8 +63,6 @@ impl Dialect for PostgresServer {
             FROM json_array_elements($1::json)) AS wanted",
         plans_for_any_size: false,
     };
-
-    fetch!(query::<Postgres>);
 
     async fn conditional_write(
         mut connection: PooledConnection<Self>,

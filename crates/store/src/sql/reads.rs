@@ -5,11 +5,12 @@
 
 use async_trait::async_trait;
 
-use super::dialect::{AnyRow, Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
+use super::statement::{AnyRow, Statement, Value, values};
 use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS, Words};
 use super::{IDLE_LIMIT, LedgerQueries, READ, SqlStore, Store, audit, repeated_if_stale};
 use crate::{Result, StoreError};

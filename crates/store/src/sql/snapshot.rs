@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::dialect::{Dialect, Statement, values};
+use super::dialect::Dialect;
 use super::errors::{before_commit, stopped_waiting};
 use super::holds::read_holds;
 use super::ledger_row::LedgerRow;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows;
+use super::statement::{Statement, values};
 use super::statements;
 use super::write::{Hex, json};
 use crate::Result;

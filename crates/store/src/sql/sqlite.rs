@@ -14,10 +14,11 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{Dialect, Statement, fetch, query, values};
+use super::dialect::Dialect;
 use super::errors::{self, Inserted, before_commit};
 use super::migration::{self, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd};
+use super::statement::{Statement, fetch, query, values};
 use super::statements::{self, Words};
 use super::write::{LevelRow, Session, Write, Written, json};
 use crate::{AttemptOutcome, Result};
@@ -51,8 +52,6 @@ impl Dialect for SqliteFile {
 
     /// No message limits it. The more deductions share a commit, the fewer wait for the disk.
     const MAX_BATCH: usize = 1_000;
-
-    fetch!(query::<Sqlite>);
 
     /// One transaction with several statements. SQLite runs in this process, so one combined
     /// statement would save no round trip.
@@ -301,6 +300,8 @@ impl Server for SqliteFile {
 
     type Connection = SqliteConnection;
 
+    fetch!(query::<Sqlite>);
+
     async fn open(&self) -> sqlx::Result<SqliteConnection> {
         self.options.connect().await
     }
@@ -323,9 +324,8 @@ impl Server for SqliteFile {
         connection.execute(statement).await.map(drop)
     }
 
-    async fn read_clock(connection: &mut SqliteConnection) -> sqlx::Result<i64> {
-        let clock = statements::clock(&Self::WORDS).text;
-        sqlx::query_scalar(clock).fetch_one(connection).await
+    fn clock() -> Statement {
+        statements::clock(&Self::WORDS)
     }
 }
 

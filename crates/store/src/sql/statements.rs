@@ -4,8 +4,8 @@
 
 use std::sync::LazyLock;
 
-use super::dialect::Statement;
 use super::ledger_row::LedgerRow;
+use super::statement::Statement;
 use stocklock_core::stock::Remarks;
 
 /// The words of one dialect.

@@ -6,12 +6,14 @@ use sqlx::migrate::{MigrateError, Migration};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySqlConnection};
 
+use super::parameters::query;
 use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
 use crate::sql::migration::{self, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
+use crate::sql::statement::{Statement, fetch};
 use crate::sql::statements;
 
 /// The settings of every session. sqlx sets the time zone.
@@ -109,6 +111,8 @@ impl Server for MySqlServer {
 
     type Connection = MySqlConnection;
 
+    fetch!(query);
+
     async fn open(&self) -> sqlx::Result<MySqlConnection> {
         let mut connection = self.options.connect().await?;
         connection.execute(SESSION).await?;
@@ -128,9 +132,8 @@ impl Server for MySqlServer {
         connection.execute(statement).await.map(drop)
     }
 
-    async fn read_clock(connection: &mut MySqlConnection) -> sqlx::Result<i64> {
-        let clock = statements::clock(&Self::WORDS).text;
-        sqlx::query_scalar(clock).fetch_one(connection).await
+    fn clock() -> Statement {
+        statements::clock(&Self::WORDS)
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 use sqlx::{Executor, MySqlConnection};
 
-use crate::sql::dialect::{Statement, trusted};
 use crate::sql::ledger_row::LedgerRow;
+use crate::sql::statement::{Statement, trusted};
 use crate::sql::statements::NEXT_PARAMETERS;
 use crate::sql::write::{MovementRow, Write, json};
 

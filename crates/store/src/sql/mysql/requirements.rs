@@ -3,8 +3,7 @@
 
 use sqlx::MySqlConnection;
 
-use super::MySqlServer;
-use crate::sql::pool::PooledConnection;
+use crate::sql::pool::{PooledConnection, Server};
 use crate::sql::rows::rows;
 
 const FLUSHES: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
@@ -107,7 +106,7 @@ fn problems(found: &Found) -> Vec<String> {
 
 /// One sentence for each setting under which an acknowledged sale can be lost.
 pub(super) async fn complaints(
-    connection: &mut PooledConnection<MySqlServer>,
+    connection: &mut PooledConnection<impl Server>,
 ) -> sqlx::Result<Vec<String>> {
     let found: Vec<(i64, i64, i64)> = connection.fetch(FLUSHES, &[]).await?;
     let mut problems = Vec::new();
@@ -130,7 +129,7 @@ pub(super) async fn complaints(
 
 /// The limits on connections, without those that are not set.
 pub(super) async fn connection_limits(
-    connection: &mut PooledConnection<MySqlServer>,
+    connection: &mut PooledConnection<impl Server>,
 ) -> sqlx::Result<Vec<(String, i64)>> {
     let found: Vec<(i64, i64)> = connection.fetch(CONNECTION_LIMITS, &[]).await?;
     let limits = found.into_iter().flat_map(|(all, user)| {

@@ -5,9 +5,10 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row as _};
 
 use super::{PostgresServer, after_the_wait, is_undone, unless_missing};
-use crate::sql::dialect::{Dialect as _, trusted};
+use crate::sql::dialect::Dialect as _;
 use crate::sql::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
 use crate::sql::pool::PooledConnection;
+use crate::sql::statement::trusted;
 use crate::sql::write::{Session, Write, Written, WrittenLevel};
 use crate::{Result, StoreError};
 use stocklock_core::stock::Remarks;
