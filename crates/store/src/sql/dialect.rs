@@ -2,7 +2,7 @@
 
 use super::conditional_write::ConditionalWrite;
 use super::pool::{PooledConnection, Server};
-use super::statements::Words;
+use super::statements::{Files, Texts};
 use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result};
 
@@ -11,8 +11,18 @@ pub(crate) trait Dialect: Server + Clone {
     /// Its name.
     const NAME: &'static str;
 
-    /// The words in which its statements differ from those of the others.
-    const WORDS: Words;
+    /// Its words and its own statements.
+    const FILES: Files;
+
+    /// Whether a prepared statement still has the right plan when the ledger has grown.
+    const KEEPS_PLANS: bool;
+
+    /// Whether a locking read waits for rows that another transaction has inserted and not committed.
+    /// A transaction that creates a level then finds others that do, by reading after its insert.
+    const WAITS_FOR_INSERTS: bool;
+
+    /// The statements of all dialects.
+    fn texts() -> &'static Texts;
 
     /// The maximum number of operations that share a statement. With the longest values, 256 fit into one
     /// megabyte, the smallest `max_allowed_packet` in use.
@@ -35,9 +45,4 @@ pub(crate) trait Dialect: Server + Clone {
     fn unsafe_settings(
         connection: &mut PooledConnection<Self>,
     ) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
-
-    /// The settings that limit the connections of the user, and how many each allows.
-    fn connection_limits(
-        connection: &mut PooledConnection<Self>,
-    ) -> impl Future<Output = sqlx::Result<Vec<(String, i64)>>> + Send;
 }

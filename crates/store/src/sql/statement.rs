@@ -52,7 +52,31 @@ impl From<&'static str> for Statement {
     }
 }
 
+impl From<&Statement> for Statement {
+    fn from(statement: &Statement) -> Self {
+        statement.clone()
+    }
+}
+
 impl Statement {
+    /// A statement that is built once. `persistent`: whether the server keeps it for the next call.
+    pub(crate) fn kept(text: String, persistent: bool) -> Self {
+        Self {
+            persistent,
+            ..Self::from(&*text.leak())
+        }
+    }
+
+    /// Whether the dialect has no such statement.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.as_str().is_empty()
+    }
+
+    /// Its text.
+    pub(crate) fn as_str(&self) -> &str {
+        self.text.as_str()
+    }
+
     /// A statement that is put together from constants.
     pub(crate) fn built(text: String) -> Self {
         Self {

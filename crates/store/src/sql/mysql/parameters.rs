@@ -26,7 +26,8 @@ fn positional<'a>(numbered: &str, values: &[Value<'a>]) -> (String, Vec<Value<'a
     (text, ordered)
 }
 
-fn replace(numbered: &str, mut push: impl FnMut(&mut String, usize)) -> String {
+/// Replaces each parameter by what `push` adds for its number.
+pub(super) fn replace(numbered: &str, mut push: impl FnMut(&mut String, usize)) -> String {
     let mut parts = numbered.split('$');
     let mut text = String::with_capacity(2 * numbered.len());
     text.push_str(parts.next().unwrap_or_default());

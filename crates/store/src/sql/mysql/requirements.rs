@@ -9,10 +9,6 @@ use crate::sql::rows::rows;
 const FLUSHES: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
         cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";
 
-/// The second one is the limit of the user, or else the one of all users.
-const CONNECTION_LIMITS: &str = "SELECT cast(@@max_connections AS signed),
-        cast(@@max_user_connections AS signed)";
-
 /// The columns of [`Found`]. No variable shows `sysdate_is_now`. With it, `sysdate` is the time at which the
 /// statement started. MariaDB reads the first comment only, MySQL the second. `json_value` gave a text for
 /// `null` before MariaDB 10.6.10 (MDEV-27151); then no movement would be found in what is written.
@@ -125,20 +121,6 @@ pub(super) async fn complaints(
         }
     }
     Ok(problems)
-}
-
-/// The limits on connections, without those that are not set.
-pub(super) async fn connection_limits(
-    connection: &mut PooledConnection<impl Server>,
-) -> sqlx::Result<Vec<(String, i64)>> {
-    let found: Vec<(i64, i64)> = connection.fetch(CONNECTION_LIMITS, &[]).await?;
-    let limits = found.into_iter().flat_map(|(all, user)| {
-        [
-            ("max_connections".to_owned(), all),
-            ("max_user_connections".to_owned(), user),
-        ]
-    });
-    Ok(limits.filter(|(_, limit)| *limit > 0).collect())
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use crate::sql::dialect::Dialect;
 use crate::sql::migration::{self, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
 use crate::sql::statement::{Statement, fetch, query, trusted};
-use crate::sql::statements;
 
 /// How long a transaction may be idle before the server ends it and frees its rows. This service
 /// never pauses inside a transaction, so an idle one has lost its client.
@@ -103,7 +102,7 @@ impl Server for PostgresServer {
     }
 
     fn clock() -> Statement {
-        statements::clock(&Self::WORDS)
+        (&Self::texts().clock).into()
     }
 }
 
@@ -152,10 +151,6 @@ impl MigrationServer for PostgresServer {
 
     async fn check_schema(_: &mut PgConnection) -> sqlx::Result<()> {
         Ok(())
-    }
-
-    fn is_transient(error: &MigrateError) -> bool {
-        migration::is_transient_on_server(error)
     }
 
     fn explain(&self, error: &MigrateError) -> String {
