@@ -13,12 +13,10 @@ use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::server::serve;
-use stocklock_core::deduct::{
-    Counters, DeductionContext, Deductor, RetryPolicy, Scheduler, WritePool,
-};
+use stocklock_core::deduct::{Counters, Deductor, RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service::LevelService;
 use stocklock_core::spawn::TokioSpawn;
-use stocklock_core::strategy::Strategy;
+use stocklock_core::strategy::{DeductionContext, Strategy};
 use stocklock_lab::{RaceSettings, Races};
 use stocklock_store::{RedisCounters, RedisOptions, Store, StoreOptions};
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use secrecy::ExposeSecret;
-use stocklock_core::ports::{HeldLock, Lock, LockError, Locks};
+use stocklock_core::ports::{HeldLock, Lock, LockError};
 use stocklock_core::stock::Fence;
-use stocklock_core::strategy::{Dependency, Strategy};
+use stocklock_core::strategy::{Dependency, Locks, Strategy};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::redis::redlock::RedLockBackend;
 use stocklock_locks::sql::SqlBackend;

@@ -1,7 +1,7 @@
 //! One deduction, from the request to the answer.
 //!
-//! [`Deductor`] runs each deduction in its own task. [`DeductionRun`] makes attempts under one
-//! strategy until the outcome is known. [`WritePool`] bounds the writes that run at once. [`SoldOut`]
+//! [`Deductor`] runs each deduction in its own task. [`DeductionRun`](crate::strategy::DeductionRun) makes
+//! attempts under one strategy until the outcome is known. [`WritePool`] bounds the writes that run at once. [`SoldOut`]
 //! knows which levels need no attempt, and [`Counters`] asks the counters in Redis.
 
 mod counters;
@@ -14,13 +14,13 @@ mod scheduler;
 mod sold_out;
 mod write_pool;
 
+pub(crate) use counters::Asked;
 pub use counters::Counters;
 pub use deduction_lock::{DeductionLock, lock_name};
-pub use deductor::{DeductionContext, Deductor};
+pub use deductor::Deductor;
 use outcome::wait_for;
 pub(crate) use outcome::{Outcome, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
-pub use run::DeductionRun;
 pub use scheduler::Scheduler;
 pub use sold_out::SoldOut;
 pub use write_pool::{WritePool, WriteSlot};

@@ -6,6 +6,7 @@
 
 mod batch;
 mod counter;
+mod dependency;
 mod expiry;
 mod lock;
 mod metrics;
@@ -14,12 +15,13 @@ mod shared;
 mod store;
 mod store_error;
 
-pub use batch::{BatchAnswer, BatchAttempt, BatchGuard, BatchStore, write_batch};
+pub use batch::{BatchAttempt, BatchGuard, BatchStore, write_batch};
 pub use counter::{CounterAnswer, CounterError, CounterMethod, CounterStore, LIFE};
+pub use dependency::Dependency;
 pub use expiry::{Expiry, LateAttempt};
-pub use lock::{HeldLock, Lock, LockError, Locks};
+pub use lock::{HeldLock, Lock, LockError};
 pub use metrics::{DeductionMetrics, NoMetrics};
-pub use outcomes::{AttemptOutcome, ChangedLevel, Refusal};
+pub use outcomes::{AttemptOutcome, BatchAnswer, ChangedLevel, Refusal};
 pub use shared::{SharedAnswer, write_shared};
 pub use store::{
     CachedLevels, Condition, DeductionStore, HoldStore, LedgerReader, OperationStore, ReadLevel,

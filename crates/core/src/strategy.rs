@@ -1,4 +1,4 @@
-//! The strategies: the closed set of ways to protect a deduction, and the servers that they need.
+//! The strategies: the closed set of ways to protect a deduction, and what they work with.
 //!
 //! One file per strategy. Each file opens with four lines, *Guarantees, Costs, Fails when, Use
 //! when*, which `GET /strategies` also answers. `Strategy::attempt` is the one `match`.
@@ -9,17 +9,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::deduct::{DeductionContext, DeductionRun};
 use crate::names::named;
+pub use crate::ports::Dependency;
 use crate::ports::{AttemptOutcome, CounterMethod, StoreError};
 use crate::stock::{Deduction, StockError};
 
 mod available;
 mod card;
+mod context;
 mod for_update;
 mod group_commit;
 mod local_mutex;
 mod locked;
+mod mutexes;
 mod no_lock;
 mod optimistic;
 mod read_check;
@@ -34,8 +36,8 @@ mod zookeeper_lock;
 
 pub use available::Available;
 pub use card::Card;
-pub use local_mutex::LocalMutexes;
-pub use locked::Safeguards;
+pub use context::{DeductionContext, DeductionRun, Locks, Safeguards};
+pub use mutexes::LocalMutexes;
 
 /// Declares the enum, the list of all strategies, and the card and the code of each, from one list.
 macro_rules! strategies {
@@ -92,47 +94,6 @@ strategies! {
     RedisWatch => redis_watch,
     /// A counter in Redis, changed by one Lua script, in front of `group-commit`.
     RedisLua => redis_lua,
-}
-
-/// Declares the enum, and the texts of each variant: the name in the API, the name in messages, and
-/// the variable with the address.
-macro_rules! dependencies {
-    ($($(#[$doc:meta])+ $variant:ident => $name:literal, $title:literal, $variable:literal;)+) => {
-        /// A server that a strategy needs.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Dependency { $($(#[$doc])+ $variant,)+ }
-
-        impl Dependency {
-            /// The name in the API, lower case.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)+ }
-            }
-
-            /// The name in messages.
-            #[must_use]
-            pub fn title(self) -> &'static str {
-                match self { $(Self::$variant => $title,)+ }
-            }
-
-            /// The variable that names its address.
-            #[must_use]
-            pub fn variable(self) -> &'static str {
-                match self { $(Self::$variant => $variable,)+ }
-            }
-        }
-    };
-}
-
-dependencies! {
-    /// The SQL database. Every strategy needs it.
-    Database => "database", "the database", "DATABASE_URL";
-    /// One Redis, or its Sentinels or cluster.
-    Redis => "redis", "Redis", "REDIS_URL";
-    /// Independent Redis masters, of which a majority holds a lock.
-    RedisMasters => "redis-masters", "a quorum of Redis masters", "REDLOCK_URLS";
-    /// A `ZooKeeper` ensemble.
-    Zookeeper => "zookeeper", "ZooKeeper", "ZOOKEEPER_CONNECT";
 }
 
 impl Strategy {

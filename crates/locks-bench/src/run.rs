@@ -49,6 +49,15 @@ impl Implementation {
         }
     }
 
+    /// The address that it uses.
+    fn address(self, servers: &Servers) -> &str {
+        match self {
+            Self::Mutex => "",
+            Self::Redis | Self::Fair | Self::Rslock => &servers.redis,
+            Self::ZooKeeper | Self::ZooKeeperClient => &servers.zookeeper,
+        }
+    }
+
     pub(crate) fn parse(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|known| known.name() == name);
         found.with_context(|| format!("no implementation {name}"))
@@ -167,7 +176,7 @@ impl Worker {
         let (hold, think) = run.scenario.pauses();
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("worker").arg(run.implementation.name());
-        command.arg(servers.address(run.implementation)).arg(name);
+        command.arg(run.implementation.address(servers)).arg(name);
         let tasks = run.scenario.tasks() / run.processes;
         command.args([tasks.to_string(), hold.to_string(), think.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -7,12 +7,12 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
-use crate::run::Implementation;
-
 /// The servers.
 pub(crate) struct Servers {
-    redis: String,
-    zookeeper: String,
+    /// The address.
+    pub(crate) redis: String,
+    /// The address.
+    pub(crate) zookeeper: String,
     _process: Child,
     /// The servers end when this closes.
     _input: Option<ChildStdin>,
@@ -39,14 +39,5 @@ impl Servers {
             _input: process.stdin.take(),
             _process: process,
         })
-    }
-
-    /// The address that an implementation uses.
-    pub(crate) fn address(&self, implementation: Implementation) -> &str {
-        match implementation {
-            Implementation::Mutex => "",
-            Implementation::Redis | Implementation::Fair | Implementation::Rslock => &self.redis,
-            Implementation::ZooKeeper | Implementation::ZooKeeperClient => &self.zookeeper,
-        }
     }
 }

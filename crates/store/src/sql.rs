@@ -1,9 +1,10 @@
 //! The SQL stores: SQLite, MariaDB/MySQL and PostgreSQL.
 //!
 //! Each transaction is written once: what operations need is read in `snapshot`, what was planned is written
-//! in `write`, and `attempts` combines them. A [`Dialect`] supplies the words and the few messages that differ. READ COMMITTED everywhere, set
-//! explicitly, so that no decision is based on a snapshot that is older than the row locks. Retries
-//! of whole operations are the caller's ([`stocklock_core::deduct`]).
+//! in `write`, and `attempts` combines them. A [`Dialect`] supplies the few messages that differ. The statements stand in
+//! `read.sql` and `write.sql`, and in two files of each dialect. READ COMMITTED everywhere, set explicitly, so
+//! that no decision is based on a snapshot that is older than the row locks. Retries of whole operations are
+//! the caller's ([`stocklock_core::deduct`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ mod reads;
 mod rows;
 mod snapshot;
 mod sqlite;
+mod statement;
 mod statements;
 mod write;
 

@@ -12,10 +12,9 @@ use tokio::sync::OnceCell;
 use super::RetryPolicy;
 use crate::ports::{
     CounterAnswer, CounterError, CounterMethod, CounterStore, DeductionMetrics, DeductionStore,
-    StoreError,
+    Dependency, StoreError,
 };
 use crate::stock::{Deducted, Deduction, Sku, StockError, Warehouse};
-use crate::strategy::Dependency;
 
 /// How often a deduction loads the counter. It is missing again if it is deleted or expires meanwhile.
 const LOADS: u32 = 3;
@@ -51,7 +50,7 @@ enum Loaded {
 
 /// What the counter said before the first attempt.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     /// The units are taken from the counter, and this many are left in it.
     Admitted {
         /// Units left.

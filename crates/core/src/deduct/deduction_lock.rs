@@ -30,7 +30,7 @@ pub struct DeductionLock<'a> {
 
 impl<'a> DeductionLock<'a> {
     /// The lock of the deduction's level. It is not acquired yet.
-    pub(super) fn new(deduction: &Deduction, lock: &'a dyn Lock) -> Self {
+    pub(crate) fn new(deduction: &Deduction, lock: &'a dyn Lock) -> Self {
         Self {
             lock,
             name: lock_name(&deduction.sku, &deduction.warehouse),

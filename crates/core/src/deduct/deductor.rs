@@ -4,32 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{Counters, DeductionRun, RetryPolicy, Scheduler, WritePool};
+use super::WritePool;
 use crate::level_service::{LevelService, missing};
-use crate::ports::{DeductionMetrics, DeductionStore, Locks};
 use crate::stock::{Deducted, Deduction, StockError};
-use crate::strategy::{Available, LocalMutexes, Safeguards, Strategy};
-
-/// Everything that the strategies of one replica work with.
-#[derive(Debug)]
-pub struct DeductionContext {
-    /// The store of the stock.
-    pub store: Arc<dyn DeductionStore>,
-    /// The mutexes of this process.
-    pub mutexes: Arc<LocalMutexes>,
-    /// The scheduler of `group-commit`.
-    pub scheduler: Arc<Scheduler>,
-    /// The counters in Redis; `None` without Redis.
-    pub counters: Option<Arc<Counters>>,
-    /// The distributed locks.
-    pub locks: Locks,
-    /// Which strategies can be used.
-    pub available: Available,
-    /// How long and how often to retry.
-    pub policy: RetryPolicy,
-    /// Where deductions and refused writes are counted.
-    pub metrics: Arc<dyn DeductionMetrics>,
-}
+use crate::strategy::{DeductionContext, DeductionRun, Safeguards, Strategy};
 
 /// Runs deductions against one store.
 #[derive(Debug)]

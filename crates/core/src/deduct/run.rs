@@ -4,51 +4,17 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::counters::Asked;
-use super::{DeductionContext, DeductionLock, Outcome, run_to_outcome, wait_for};
-use crate::ports::{AttemptOutcome, CounterMethod, Expiry, LateAttempt, LockError, StoreError};
+use super::{DeductionLock, Outcome, run_to_outcome, wait_for};
+use crate::ports::{
+    AttemptOutcome, CounterMethod, Dependency, Expiry, LateAttempt, LockError, StoreError,
+};
 use crate::stock::{Deducted, Deduction, Movement, Operation, StockError};
-use crate::strategy::{Dependency, Safeguards, Strategy};
+use crate::strategy::{DeductionContext, DeductionRun};
 
 /// How long the answer may wait for the confirmation that the lock was released.
 const RELEASE_WAIT: Duration = Duration::from_millis(50);
 
-/// One deduction: what to deduct, how it is protected, and what the strategy works with.
-#[derive(Debug)]
-pub struct DeductionRun<'a> {
-    /// The store, the locks, the retry policy.
-    pub context: &'a DeductionContext,
-    /// What to deduct. Every attempt carries the same operation id.
-    pub deduction: &'a Deduction,
-    /// How a lock strategy protects itself from a lost lock.
-    pub safeguards: Safeguards,
-    /// The lock of a lock strategy.
-    pub lock: Option<DeductionLock<'a>>,
-    /// How it is protected.
-    pub strategy: Strategy,
-    /// What the counter in Redis said, if the strategy asks one.
-    asked: Option<Asked>,
-}
-
-impl<'a> DeductionRun<'a> {
-    /// Nothing is sent until [`DeductionRun::run`].
-    #[must_use]
-    pub fn new(
-        context: &'a DeductionContext,
-        strategy: Strategy,
-        deduction: &'a Deduction,
-        safeguards: Safeguards,
-    ) -> Self {
-        let lock = context.locks.get(strategy);
-        Self {
-            context,
-            deduction,
-            safeguards,
-            lock: lock.map(|lock| DeductionLock::new(deduction, lock)),
-            strategy,
-            asked: None,
-        }
-    }
-
+impl DeductionRun<'_> {
     /// Makes attempts until the outcome is known or the policy's bounds are reached.
     ///
     /// # Errors
@@ -104,14 +70,6 @@ impl<'a> DeductionRun<'a> {
             counters.answered(self.deduction, asked, &answer).await;
         }
         answer
-    }
-
-    /// The units that the counter has left, after it has admitted this deduction.
-    pub(crate) fn left_in_counter(&self) -> i64 {
-        match self.asked {
-            Some(Asked::Admitted { left }) => left,
-            _ => unreachable!("the counter has admitted the deduction"),
-        }
     }
 
     /// One attempt. `unknown`: when the earlier attempts expire whose outcome is unknown.

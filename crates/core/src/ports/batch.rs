@@ -10,12 +10,9 @@
 //! ledger was asked, another request has just recorded a key: the ledger is asked again, and then each
 //! operation is made alone. A large batch is divided first.
 
-use super::{AttemptOutcome, StoreError};
+use super::{AttemptOutcome, BatchAnswer, StoreError};
 use crate::plan::Plan;
 use crate::stock::{Movement, Operation};
-
-/// What the store answers to one operation of a batch.
-pub type BatchAnswer = Result<AttemptOutcome, StoreError>;
 
 /// How many conditional writes may lose against other replicas before the row is locked.
 const CONFLICTS: u32 = 2;

@@ -1,14 +1,12 @@
 //! Distributed locks, as the strategies use them.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::DriverError;
+use super::{Dependency, DriverError};
 use crate::stock::Fence;
-use crate::strategy::{Dependency, Strategy};
 
 /// The distributed locks of one server or cluster, by name.
 #[async_trait]
@@ -66,28 +64,4 @@ pub enum LockError {
     /// The lock server answers, but refuses to work: wrong password, wrong settings.
     #[error("the lock server refuses to work")]
     Refused(#[source] DriverError),
-}
-
-/// The distributed locks of one replica, one for each strategy that needs one.
-#[derive(Debug, Clone, Default)]
-pub struct Locks(Vec<(Strategy, Arc<dyn Lock>)>);
-
-impl Locks {
-    /// The locks that these strategies put around a deduction.
-    #[must_use]
-    pub fn new(locks: impl IntoIterator<Item = (Strategy, Arc<dyn Lock>)>) -> Self {
-        Self(locks.into_iter().collect())
-    }
-
-    /// The lock that `strategy` puts around a deduction, if it uses one.
-    #[must_use]
-    pub fn get(&self, strategy: Strategy) -> Option<&dyn Lock> {
-        let (_, lock) = self.0.iter().find(|(user, _)| *user == strategy)?;
-        Some(&**lock)
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &dyn Lock> {
-        self.0.iter().map(|(_, lock)| &**lock)
-    }
 }

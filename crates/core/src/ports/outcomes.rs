@@ -1,6 +1,10 @@
 //! What one attempt at an operation did.
 
+use super::StoreError;
 use crate::stock::{Fence, MadeLine, Movement, StockError, StockLevel};
+
+/// What the store answers to one operation of a batch.
+pub type BatchAnswer = Result<AttemptOutcome, StoreError>;
 
 /// What one attempt did. Every variant but [`AttemptOutcome::Deducted`], [`AttemptOutcome::Changed`] and
 /// [`AttemptOutcome::Lines`] changed nothing.

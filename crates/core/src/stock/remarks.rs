@@ -40,35 +40,29 @@ impl From<Remark> for String {
     }
 }
 
-/// Declares [`Remarks`] from the names.
-macro_rules! remarks {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// The remarks on one operation. Each is a column of the ledger.
-        #[derive(Debug, Clone, Default, PartialEq, Eq)]
-        pub struct Remarks { $($(#[$doc])+ pub $name: Option<Remark>,)+ }
-
-        impl Remarks {
-            /// The columns.
-            pub const NAMES: [&str; [$(stringify!($name)),+].len()] = [$(stringify!($name)),+];
-
-            /// The texts, in the order of [`Remarks::NAMES`].
-            #[must_use]
-            pub fn texts(&self) -> [Option<&str>; Self::NAMES.len()] {
-                [$(self.$name.as_ref().map(Remark::as_str)),+]
-            }
-
-            /// The remarks with these texts, which the ledger has.
-            #[must_use]
-            pub fn recorded([$($name),+]: [Option<String>; Self::NAMES.len()]) -> Self {
-                Self { $($name: $name.map(Remark),)+ }
-            }
-        }
-    };
+/// The remarks on one operation. Each is a column of the ledger.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Remarks {
+    /// Why a level was changed, in the caller's words.
+    pub reason: Option<Remark>,
+    /// An identifier of another system, such as an order number.
+    pub reference: Option<Remark>,
 }
 
-remarks! {
-    /// Why a level was changed, in the caller's words.
-    reason,
-    /// An identifier of another system, such as an order number.
-    reference,
+impl Remarks {
+    /// The columns.
+    pub const NAMES: [&str; 2] = ["reason", "reference"];
+
+    /// The texts, in the order of [`Remarks::NAMES`].
+    #[must_use]
+    pub fn texts(&self) -> [Option<&str>; Self::NAMES.len()] {
+        [&self.reason, &self.reference].map(|remark| remark.as_ref().map(Remark::as_str))
+    }
+
+    /// The remarks with these texts, which the ledger has.
+    #[must_use]
+    pub fn recorded(texts: [Option<String>; Self::NAMES.len()]) -> Self {
+        let [reason, reference] = texts.map(|text| text.map(Remark));
+        Self { reason, reference }
+    }
 }

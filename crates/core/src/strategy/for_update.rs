@@ -5,8 +5,7 @@
 //! *Fails when*: the network is slow: the row stays locked longer; if a client vanishes, the row stays locked until the server's timeout; it never oversells.
 //! *Use when*: the decision between read and write needs code that one statement cannot express.
 
-use super::{Card, Tier};
-use crate::deduct::DeductionRun;
+use super::{Card, DeductionRun, Tier};
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::Operation;
 

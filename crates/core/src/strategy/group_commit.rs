@@ -5,8 +5,7 @@
 //! *Fails when*: the stock runs out while many replicas sell it: their batches conflict, and the row is then locked for a round trip; it never oversells.
 //! *Use when*: SKUs must be sold faster than the database commits single transactions.
 
-use super::{Card, Tier};
-use crate::deduct::{DeductionContext, DeductionRun};
+use super::{Card, DeductionContext, DeductionRun, Tier};
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::{Deduction, Operation, StockError};
 

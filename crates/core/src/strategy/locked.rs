@@ -6,29 +6,9 @@
 //! Without a fencing token the version alone decides, and a refused write counts as a conflict. The lab
 //! can turn off each safeguard to show its effect.
 
-use serde::Serialize;
-
+use super::DeductionRun;
 use super::read_check::read_check_write;
-use crate::deduct::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
-
-/// How a lock strategy protects itself from a lost lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Safeguards {
-    /// Make the write conditional on version and fence.
-    pub guard: bool,
-    /// Do not write if this process knows that the lock is lost.
-    pub check: bool,
-}
-
-impl Default for Safeguards {
-    fn default() -> Self {
-        Self {
-            guard: true,
-            check: true,
-        }
-    }
-}
 
 /// One attempt under the held lock. [`AttemptOutcome::LockLost`] asks for another attempt under a
 /// new lock.

@@ -6,8 +6,7 @@
 //! *Use when*: conflicts are rare, or the caller needs long to decide and must not hold a lock.
 
 use super::read_check::read_check_write;
-use super::{Card, Tier};
-use crate::deduct::DeductionRun;
+use super::{Card, DeductionRun, Tier};
 use crate::ports::{AttemptOutcome, Condition, StoreError};
 
 pub(super) const CARD: Card = Card {

@@ -1,6 +1,6 @@
 //! Read, check, write: what every strategy does that decides in this process.
 
-use crate::deduct::DeductionRun;
+use super::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, StoreError};
 
 /// Reads the level, checks that there are enough units, and writes the level that follows from it

@@ -5,8 +5,7 @@
 //! *Fails when*: two requests get the same value: both set the counter and the level to the same result, so one sale is missed.
 //! *Use when*: you want to see why a check in Redis needs one atomic command; never with real stock.
 
-use super::{Card, Dependency, Tier};
-use crate::deduct::DeductionRun;
+use super::{Card, DeductionRun, Dependency, Tier};
 use crate::ports::{AttemptOutcome, Condition, ReadLevel, StoreError};
 
 pub(super) const CARD: Card = Card {

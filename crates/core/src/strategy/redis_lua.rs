@@ -5,8 +5,7 @@
 //! *Fails when*: Redis is down: 503. A counter that Redis has lost is loaded again; one that is too low hides units for up to 500 ms.
 //! *Use when*: many more requests are refused than sold, and the refusals of many replicas must not reach the database.
 
-use super::{Card, Dependency, Tier, group_commit};
-use crate::deduct::DeductionRun;
+use super::{Card, DeductionRun, Dependency, Tier, group_commit};
 use crate::ports::{AttemptOutcome, StoreError};
 
 pub(super) const CARD: Card = Card {

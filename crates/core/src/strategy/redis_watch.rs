@@ -5,8 +5,7 @@
 //! *Fails when*: many requests change one counter: it may give up as contended (503) while others succeed. While Redis is down, 503.
 //! *Use when*: you want to compare it with redis-lua, which does the same in one round trip.
 
-use super::{Card, Dependency, Tier, group_commit};
-use crate::deduct::DeductionRun;
+use super::{Card, DeductionRun, Dependency, Tier, group_commit};
 use crate::ports::{AttemptOutcome, StoreError};
 
 pub(super) const CARD: Card = Card {

@@ -5,8 +5,7 @@
 //! *Fails when*: one row is very hot: deductions queue for the commit; it never oversells.
 //! *Use when*: always, unless a measurement shows that you need another strategy; it is the default.
 
-use super::{Card, Tier};
-use crate::deduct::DeductionRun;
+use super::{Card, DeductionRun, Tier};
 use crate::ports::{AttemptOutcome, StoreError};
 
 pub(super) const CARD: Card = Card {

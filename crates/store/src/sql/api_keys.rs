@@ -3,32 +3,14 @@
 
 use async_trait::async_trait;
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::SqlStore;
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::rows::rows;
-use super::statements::Words;
-use super::{SqlStore, statements};
+use super::statement::{Statement, Value, values};
 use crate::Result;
 use stocklock_core::access::{ApiKey, RateLimit, Scope, SecretHash};
 use stocklock_core::stock::Caller;
-
-const ALL: &str =
-    "SELECT id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at,
-        revoked_at
-    FROM api_key ORDER BY created_at, id";
-
-const INSERT: &str = "INSERT INTO api_key
-        (id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-
-/// A key that is revoked already keeps its time.
-fn revoke<D: Dialect>() -> Statement {
-    let Words { now, integer, .. } = D::WORDS;
-    Statement::built(format!(
-        "UPDATE api_key SET revoked_at = cast({now} AS {integer})
-        WHERE id = $1 AND revoked_at IS NULL"
-    ))
-}
 
 rows! {
     /// A row of `api_key`.
@@ -71,10 +53,9 @@ pub trait ApiKeys: Send + Sync {
 #[async_trait]
 impl<D: Dialect> ApiKeys for SqlStore<D> {
     async fn api_keys(&self) -> Result<KeyList> {
-        let now: Vec<(i64,)> = self
-            .select(&self.probe, statements::clock(&D::WORDS), &[])
-            .await?;
-        let rows: Vec<KeyRow> = self.select(&self.probe, ALL, &[]).await?;
+        let texts = D::texts();
+        let now: Vec<(i64,)> = self.select(&self.probe, &texts.clock, &[]).await?;
+        let rows: Vec<KeyRow> = self.select(&self.probe, &texts.api_keys, &[]).await?;
         Ok(KeyList {
             now: now.first().map_or(i64::MAX, |(now,)| *now),
             keys: rows.into_iter().filter_map(KeyRow::key).collect(),
@@ -95,18 +76,19 @@ impl<D: Dialect> ApiKeys for SqlStore<D> {
             key.created_at,
             key.expires_at,
         ];
-        self.change_keys(INSERT.into(), &columns).await
+        self.change_keys(&D::texts().insert_api_key, &columns).await
     }
 
     async fn revoke_api_key(&self, id: &str) -> Result<()> {
-        self.change_keys(revoke::<D>(), &values![id]).await
+        self.change_keys(&D::texts().revoke_api_key, &values![id])
+            .await
     }
 }
 
 impl<D: Dialect> SqlStore<D> {
-    async fn change_keys(&self, statement: Statement, values: &[Value<'_>]) -> Result<()> {
+    async fn change_keys(&self, statement: &Statement, values: &[Value<'_>]) -> Result<()> {
         self.write(async {
-            let mut tx = self.writers.begin(D::WORDS.begin).await?;
+            let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
             let changed = tx.execute(statement, values).await;
             changed.map_err(before_commit)?;
             tx.commit().await?;

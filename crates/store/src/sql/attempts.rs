@@ -2,13 +2,14 @@
 
 use std::slice;
 
-use super::dialect::{Dialect, values};
+use super::dialect::Dialect;
 use super::errors::{before_commit, conflict_if_duplicate};
-use super::ledger_row::LedgerRow;
+use super::ledger_row::NewRow;
 use super::pool::{PooledConnection, Transaction};
 use super::snapshot::{RowLocks, lock_levels, recorded_among, snapshot, with_keys};
+use super::statement::values;
 use super::write::{Session, Write, Written};
-use super::{READ, SqlStore, holds, one_line, statements};
+use super::{READ, SqlStore, holds, one_line};
 use crate::{Result, StoreError};
 use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
 use stocklock_core::ports::{
@@ -16,10 +17,6 @@ use stocklock_core::ports::{
 };
 use stocklock_core::stock::{Movement, Operation, Sku, Warehouse};
 use tokio::time::Instant;
-
-/// SKU, warehouse. The write of the plan sets the rest.
-const CREATE_LEVEL: &str =
-    "INSERT INTO stock (sku, warehouse, on_hand, version) VALUES ($1, $2, 0, 0)";
 
 /// A plan, how its write ended, and when that expires.
 type Tried<'a> = (Plan<'a>, Result<Written>, Expiry);
@@ -61,15 +58,10 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
         briefly: bool,
     ) -> Result<(Vec<Option<usize>>, BatchAttempt)> {
         let (tried, missed) = if briefly {
-            let mut connections = self.writers.for_row(&operations[0].first().sku);
-            loop {
-                let connection = connections.acquire().await?;
-                let locked = self.write_under_lock(connection, operations, RowLocks::Brief);
-                match locked.await {
-                    Err(error) if connections.again(&error) => {}
-                    locked => break locked?,
-                }
-            }
+            self.on_row(&operations[0].first().sku, |connection| {
+                self.write_under_lock(connection, operations, RowLocks::Brief)
+            })
+            .await?
         } else {
             // Not in the queue of one SKU, whose share of the connections may be busy.
             let connection = self.read(READ, self.writers.acquire()).await?;
@@ -163,9 +155,9 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<UnderLock<'a>> {
         let reading = async {
             let begin = if locks == RowLocks::Brief {
-                D::WORDS.begin_brief
+                D::texts().begin_brief.as_str()
             } else {
-                D::WORDS.begin
+                D::texts().begin.as_str()
             };
             let mut tx = connection.begin(begin).await?;
             let reading = snapshot(&mut tx, batch, locks).await?;
@@ -199,22 +191,17 @@ impl<D: Dialect> SqlStore<D> {
 
     /// Returns when the row of the level was free.
     pub(super) async fn wait_for_row(&self, sku: &Sku, warehouse: &Warehouse) -> Result<()> {
-        let mut connections = self.writers.for_row(sku);
-        loop {
-            let connection = connections.acquire().await?;
-            let waiting = async {
-                let mut tx = connection.begin(D::WORDS.begin).await?;
+        self.on_row(sku, |connection| {
+            self.read(2 * READ, async move {
+                let mut tx = connection.begin(D::texts().begin.as_str()).await?;
                 let place = values![sku.as_str(), warehouse.as_str()];
-                let lock = statements::level(D::WORDS.lock_rows);
-                tx.execute(lock, &place).await.map_err(before_commit)?;
+                let locked = tx.execute(&D::texts().level_locked, &place).await;
+                locked.map_err(before_commit)?;
                 tx.roll_back().await;
                 Ok(())
-            };
-            match self.read(2 * READ, waiting).await {
-                Err(error) if connections.again(&error) => {}
-                waited => return waited,
-            }
-        }
+            })
+        })
+        .await
     }
 
     /// What the end of the write means for the operations.
@@ -257,9 +244,10 @@ impl<D: Dialect> SqlStore<D> {
         sku: &Sku,
         operations: impl IntoIterator<Item = &'a Operation> + Send,
     ) -> Result<T> {
-        let (error, begin) = match (written, D::WORDS.begin_read_uncommitted) {
-            (Err(StoreError::LockWait(error)), Some(begin)) => (error, begin),
-            (written, _) => return written,
+        let begin = &D::texts().begin_read_uncommitted;
+        let error = match written {
+            Err(StoreError::LockWait(error)) if !begin.is_empty() => error,
+            written => return written,
         };
         let keys = operations.into_iter().filter_map(key);
         let keys: Vec<_> = keys.collect();
@@ -269,7 +257,7 @@ impl<D: Dialect> SqlStore<D> {
         let pool = self.writers.for_sku(sku);
         // Boxed, so that it takes no place in the future of a write that meets no lock.
         let found = Box::pin(self.read(2 * READ, async {
-            let mut tx = pool.begin(begin).await?;
+            let mut tx = pool.begin(begin.as_str()).await?;
             let found = with_keys(&mut tx, &keys).await?;
             tx.roll_back().await;
             Ok(!found.is_empty())
@@ -294,7 +282,7 @@ async fn write_and_commit<D: Dialect>(
     plan: &Plan<'_>,
     deadline: Instant,
 ) -> Result<Written> {
-    if let Some(row) = LedgerRow::of_plan(plan) {
+    if let Some(row) = NewRow::of_plan(plan) {
         return one_line::write(tx, plan, (&row, deadline)).await;
     }
     let expires_at = tx.expiry(deadline).at;
@@ -328,9 +316,9 @@ async fn create<D: Dialect>(
 ) -> Result<()> {
     let sku = level.sku;
     let place = values![sku.as_str(), level.warehouse.as_str()];
-    let created = tx.execute(CREATE_LEVEL, &place).await;
+    let created = tx.execute(&D::texts().create_level, &place).await;
     created.map_err(conflict_if_duplicate)?;
-    if D::WORDS.waits_for_inserts {
+    if D::WAITS_FOR_INSERTS {
         let existing = read.levels.iter().filter(|level| level.sku == *sku).count();
         if lock_levels(tx, sku).await?.len() > existing + 1 {
             // It may break the precondition.

@@ -2,11 +2,12 @@
 //!
 //! Guarantees: levels, checkpoints and movements are of one snapshot.
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::pool::Transaction;
 use super::rows::rows;
-use super::statements::{IN_ORDER, sums};
+use super::statement::{Statement, Value, values};
+use super::statements::IN_ORDER;
 use crate::Result;
 use stocklock_core::stock::{Audit, Sku, Warehouse};
 
@@ -15,13 +16,6 @@ pub(super) const STATEMENTS: u32 = 2;
 
 /// How many levels one statement sums. SQLite combines at most 500 queries.
 const LEVELS_PER_STATEMENT: usize = 200;
-
-/// SKU.
-const LEVELS: &str = "SELECT s.warehouse, s.on_hand, s.held, s.backorder_limit,
-        coalesce(c.level_version, 0) AS summed, coalesce(c.received, 0) AS received,
-        coalesce(c.sold, 0) AS sold, coalesce(c.held, 0) AS held_sum
-    FROM stock s LEFT JOIN checkpoint c ON c.sku = s.sku AND c.warehouse = s.warehouse
-    WHERE s.sku = $1 ORDER BY s.warehouse";
 
 rows! {
     /// A level, and its checkpoint or zeros.
@@ -53,7 +47,9 @@ rows! {
 
 /// Audits each level of a SKU, in warehouse order.
 pub(super) async fn audit<D: Dialect>(tx: &mut Transaction<D>, sku: &Sku) -> Result<Vec<Audit>> {
-    let levels = tx.fetch(LEVELS, &values![sku.as_str()]).await;
+    let levels = tx
+        .fetch(&D::texts().audit_levels, &values![sku.as_str()])
+        .await;
     let levels: Vec<LevelRow> = levels.map_err(before_commit)?;
     let mut audits = Vec::with_capacity(levels.len());
     for levels in levels.chunks(LEVELS_PER_STATEMENT) {
@@ -79,7 +75,10 @@ async fn sum<D: Dialect>(
     levels: &[LevelRow],
 ) -> Result<Vec<SumsRow>> {
     let mut values = values![sku.as_str()].to_vec();
-    let (integer, movements) = (D::WORDS.integer, D::WORDS.movements_by(IN_ORDER));
+    let (integer, movements) = (
+        D::texts().integer.as_str(),
+        D::texts().movements_by(IN_ORDER),
+    );
     let mut queries = Vec::with_capacity(levels.len());
     for (place, level) in levels.iter().enumerate() {
         values.push(Value::from(level.warehouse.as_str()));
@@ -88,7 +87,7 @@ async fn sum<D: Dialect>(
         queries.push(format!(
             "SELECT cast({place} AS {integer}) AS place, {} FROM {movements}
             WHERE sku = $1 AND warehouse = ${warehouse} AND level_version > ${}",
-            sums(&D::WORDS),
+            D::texts().sums.as_str(),
             values.len()
         ));
     }

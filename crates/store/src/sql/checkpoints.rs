@@ -9,11 +9,11 @@
 use async_trait::async_trait;
 
 use super::SqlStore;
-use super::dialect::{Dialect, Statement, values};
+use super::dialect::Dialect;
 use super::errors::conflict_if_duplicate;
 use super::pool::PooledConnection;
 use super::rows::rows;
-use super::statements::{IN_ORDER, sums};
+use super::statement::values;
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Sku, Warehouse};
 
@@ -24,42 +24,10 @@ const DUE_AFTER: i64 = 1_000;
 const STEP: i64 = 10_000;
 
 /// How many levels are read at once.
-const LEVELS: usize = 500;
+const LEVELS: u16 = 500;
 
 /// How many levels one round looks at. The next round continues behind them.
-const LEVELS_PER_ROUND: usize = 20_000;
-
-/// The next [`LEVELS`] after SKU and warehouse of a position.
-fn levels() -> Statement {
-    Statement::built(format!(
-        "SELECT s.sku, s.warehouse, s.version, c.level_version, coalesce(c.received, 0) AS received,
-            coalesce(c.sold, 0) AS sold, coalesce(c.held, 0) AS held
-        FROM stock s LEFT JOIN checkpoint c ON c.sku = s.sku AND c.warehouse = s.warehouse
-        WHERE s.sku >= $1 AND (s.sku > $1 OR s.warehouse > $2)
-        ORDER BY s.sku, s.warehouse LIMIT {LEVELS}"
-    ))
-}
-
-/// The version of a level and the sums of its movements after one version, up to another one.
-fn step<D: Dialect>() -> Statement {
-    Statement::built(format!(
-        "SELECT s.version, m.received, m.sold, m.held
-        FROM stock s CROSS JOIN (
-            SELECT {} FROM {} WHERE sku = $1 AND warehouse = $2
-                AND level_version > $3 AND level_version <= $4
-        ) m WHERE s.sku = $1 AND s.warehouse = $2",
-        sums(&D::WORDS),
-        D::WORDS.movements_by(IN_ORDER)
-    ))
-}
-
-/// SKU, warehouse, version, sums.
-const INSERT: &str = "INSERT INTO checkpoint (sku, warehouse, level_version, received, sold, held)
-    VALUES ($1, $2, $3, $4, $5, $6)";
-
-/// The same, then the version that it must still have.
-const UPDATE: &str = "UPDATE checkpoint SET level_version = $3, received = $4, sold = $5, held = $6
-    WHERE sku = $1 AND warehouse = $2 AND level_version = $7";
+const LEVELS_PER_ROUND: u16 = 20_000;
 
 rows! {
     /// A level, and its checkpoint, or zeros.
@@ -76,7 +44,7 @@ rows! {
 }
 
 rows! {
-    /// What [`step`] reads.
+    /// What `checkpoint_step` reads.
     #[derive(Debug)]
     struct StepRow {
         version: i64,
@@ -108,10 +76,11 @@ impl<D: Dialect> Checkpoints for SqlStore<D> {
         for _ in 0..LEVELS_PER_ROUND / LEVELS {
             let page: Vec<LevelRow> = {
                 let (sku, warehouse) = &rounds.after;
-                let page = values![&**sku, &**warehouse];
-                self.select(&self.ledger_readers, levels(), &page).await?
+                let page = values![&**sku, &**warehouse, i64::from(LEVELS)];
+                let levels = &D::texts().checkpoint_levels;
+                self.select(&self.ledger_readers, levels, &page).await?
             };
-            let is_last = page.len() < LEVELS;
+            let is_last = page.len() < usize::from(LEVELS);
             rounds.after = match page.last() {
                 Some(last) if !is_last => (last.sku.to_string(), last.warehouse.to_string()),
                 _ => Default::default(),
@@ -152,7 +121,9 @@ impl<D: Dialect> SqlStore<D> {
             let place = (level.sku.clone(), level.warehouse.clone());
             let range = values![place.0.as_str(), place.1.as_str(), from, from + STEP];
             let pool = self.ledger_readers.for_sku(&place.0);
-            let mut found = self.select(&pool, step::<D>(), &range).await?;
+            let mut found = self
+                .select(&pool, &D::texts().checkpoint_step, &range)
+                .await?;
             let Some::<StepRow>(found) = found.pop() else {
                 return Ok(());
             };
@@ -188,10 +159,13 @@ async fn write<D: Dialect>(
         level.held,
         before,
     ];
-    let mut tx = connection.begin(D::WORDS.begin).await?;
+    let mut tx = connection.begin(D::texts().begin.as_str()).await?;
     let written = match before {
-        None => tx.execute(INSERT, &columns[..6]).await,
-        Some(_) => tx.execute(UPDATE, &columns).await,
+        None => {
+            tx.execute(&D::texts().insert_checkpoint, &columns[..6])
+                .await
+        }
+        Some(_) => tx.execute(&D::texts().update_checkpoint, &columns).await,
     };
     let is_written = match written.map_err(conflict_if_duplicate) {
         Ok(rows) => rows > 0,

@@ -6,10 +6,10 @@
 
 use tokio::time::Instant;
 
-use super::dialect::{Value, values};
-use super::ledger_row::LedgerRow;
+use super::ledger_row::NewRow;
 use super::pool::{PooledConnection, Server};
-use super::statements::{DELTA, NEXT_PARAMETERS};
+use super::statement::{Statement, Value, values};
+use super::statements::Texts;
 use crate::StoreError;
 use stocklock_core::ports::{AttemptOutcome, Condition, Expiry, ReadLevel};
 use stocklock_core::stock::{Operation, Quantity};
@@ -28,12 +28,9 @@ pub(crate) fn deducted(available: i64) -> AttemptOutcome {
 #[derive(Debug)]
 pub(crate) struct ConditionalWrite<'a> {
     /// The movement. The statement computes its `available_after` and `level_version`.
-    pub(crate) row: LedgerRow,
-    /// What `on_hand` becomes.
-    pub(crate) on_hand: String,
-    /// Other assignments, each with a comma before it.
-    pub(crate) also: String,
-    condition: String,
+    pub(crate) row: NewRow<'a>,
+    /// The statement.
+    text: fn(&Texts) -> &Statement,
     /// The units that are available then if the level is set, its version before, the fencing token and its
     /// source. NULL if the write does not depend on it.
     level_values: [Value<'a>; 4],
@@ -45,12 +42,10 @@ pub(crate) struct ConditionalWrite<'a> {
 
 impl<'a> ConditionalWrite<'a> {
     /// Takes the units if enough are available.
-    pub(crate) fn if_available(operation: &Operation, quantity: Quantity) -> Self {
+    pub(crate) fn if_available(operation: &'a Operation, quantity: Quantity) -> Self {
         Self {
-            row: LedgerRow::of_sale(operation, quantity, None),
-            on_hand: format!("on_hand + {DELTA}"),
-            also: String::new(),
-            condition: format!("on_hand + {DELTA} - held >= -backorder_limit"),
+            row: NewRow::of_sale(operation, quantity, None),
+            text: |texts| &texts.if_available,
             level_values: values![None::<i64>, None::<i64>, None::<i64>, None::<&str>],
             deadline: operation.deadline,
             expiry: None,
@@ -60,38 +55,38 @@ impl<'a> ConditionalWrite<'a> {
     /// Writes the level that follows from `read`: sets it, if the write has no condition. Otherwise the
     /// level is still the one that was read.
     pub(crate) fn from_read(
-        operation: &Operation,
+        operation: &'a Operation,
         quantity: Quantity,
         read: ReadLevel,
         condition: Condition<'a>,
     ) -> Self {
-        let [_, available, version, token, source] = &*NEXT_PARAMETERS;
         let mut write = Self {
-            row: LedgerRow::of_sale(operation, quantity, read.version),
+            row: NewRow::of_sale(operation, quantity, read.version),
             ..Self::if_available(operation, quantity)
         };
         // NULL would be no condition.
         let unchanged = read.version.unwrap_or(NO_VERSION);
         match condition {
             Condition::None => {
-                let after = read.available - quantity.units();
-                write.level_values[0] = after.into();
-                write.on_hand = format!("{available} + held - backorder_limit");
-                write.condition = format!("{available} >= 0");
+                write.text = |texts| &texts.set;
+                write.level_values[0] = (read.available - quantity.units()).into();
             }
             Condition::Version => {
+                write.text = |texts| &texts.if_unchanged;
                 write.level_values[1] = unchanged.into();
-                write.condition = format!("version = {version}");
             }
             Condition::Fence(fence) => {
+                write.text = |texts| &texts.if_not_fenced;
                 write.level_values = values![None::<i64>, unchanged, fence.token, &*fence.source];
-                write.also = format!(", fence = {token}, fence_source = {source}");
-                write.condition = format!(
-                    "version = {version} AND (fence_source <> {source} OR fence <= {token})"
-                );
             }
         }
         write
+    }
+
+    /// The statement. It returns the units that are available, or no row if the condition does not hold or the
+    /// attempt has expired.
+    pub(crate) fn statement<'t>(&self, texts: &'t Texts) -> &'t Statement {
+        (self.text)(texts)
     }
 
     /// Sets the expiry of the attempt, which is sent on `connection` now.
@@ -107,37 +102,9 @@ impl<'a> ConditionalWrite<'a> {
         }
     }
 
-    /// Whether the movement has an idempotency key.
-    pub(crate) fn has_key(&self) -> bool {
-        self.row.idempotency_key.is_some()
-    }
-
-    /// Whether the attempt has not expired. `now` is the clock of [`Words`](super::statements::Words).
-    pub(crate) fn in_time(now: &str) -> String {
-        let [expiry, ..] = &*NEXT_PARAMETERS;
-        format!("{now} < {expiry}")
-    }
-
-    /// The `UPDATE`. It returns the units that are available and the new version, or no row if the
-    /// condition does not hold or the attempt has expired.
-    pub(crate) fn update(&self, now: &str) -> String {
-        let Self {
-            on_hand,
-            also,
-            condition,
-            ..
-        } = self;
-        format!(
-            "UPDATE stock SET version = version + 1, on_hand = {on_hand}{also} \
-             WHERE sku = $2 AND warehouse = $3 AND {condition} AND {in_time} \
-             RETURNING on_hand - held + backorder_limit AS available, version",
-            in_time = Self::in_time(now),
-        )
-    }
-
     /// The values of the statement: those of the row, the expiry, and those of the level. They are always
     /// of the same number and types.
-    pub(crate) fn values(&self) -> Vec<Value<'_>> {
+    pub(crate) fn values(&self) -> Vec<Value<'a>> {
         let expiry = self.expiry.map(|expiry| expiry.at);
         [&self.row.known()[..], &values![expiry], &self.level_values].concat()
     }
@@ -175,8 +142,8 @@ pub(super) mod tests {
     }
 
     /// The write of the snapshots. `make bench` knows these values.
-    pub(in crate::sql) fn sample() -> ConditionalWrite<'static> {
-        let write = ConditionalWrite::if_available(&sale(), Quantity::ONE);
+    pub(in crate::sql) fn sample(sale: &Operation) -> ConditionalWrite<'_> {
+        let write = ConditionalWrite::if_available(sale, Quantity::ONE);
         // In the year 2100.
         let at = 4_102_444_800_000;
         let expiry = Expiry {

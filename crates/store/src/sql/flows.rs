@@ -6,14 +6,14 @@ use async_trait::async_trait;
 
 use super::SqlStore;
 use super::conditional_write::ConditionalWrite;
-use super::dialect::{Dialect, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::operations::select;
 use super::pool::PooledConnection;
-use super::reads::recorded;
+use super::reads::identity;
 use super::snapshot::places;
-use super::statements;
+use super::statement::values;
 use crate::Result;
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader as _,
@@ -22,9 +22,6 @@ use stocklock_core::ports::{
 use stocklock_core::stock::{
     Deduction, Fence, Movement, Operation, OperationFilter, OperationId, Quantity, Sku, Warehouse,
 };
-
-/// SKU, warehouse.
-const FENCE: &str = "SELECT fence, fence_source FROM stock WHERE sku = $1 AND warehouse = $2";
 
 #[async_trait]
 impl<D: Dialect> OperationStore for SqlStore<D> {
@@ -62,21 +59,18 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
 
     async fn late_attempt(&self, operation: &Operation, expiry: Expiry) -> Result<LateAttempt> {
         self.write_row(&operation.first().sku, |connection| async move {
-            let mut tx = connection.begin(D::WORDS.begin).await?;
-            let clock = tx.fetch(statements::clock(&D::WORDS), &[]).await;
+            let mut tx = connection.begin(D::texts().begin.as_str()).await?;
+            let clock = tx.fetch(&D::texts().clock, &[]).await;
             let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
             // The servers round to whole milliseconds.
             let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
                 for (sku, warehouse) in places(slice::from_ref(operation)) {
                     let place = values![sku.as_str(), warehouse.as_str()];
-                    let locked = tx
-                        .execute(statements::level(D::WORDS.lock_rows), &place)
-                        .await;
+                    let locked = tx.execute(&D::texts().level_locked, &place).await;
                     locked.map_err(before_commit)?;
                 }
-                let (statement, identity) =
-                    recorded::<D>(operation.id, operation.idempotency.as_ref());
-                let found = tx.fetch(statement, &identity).await;
+                let identity = identity(operation.id, operation.idempotency.as_ref());
+                let found = tx.fetch(&D::texts().recorded, &identity).await;
                 let mut found: Vec<LedgerRow> = found.map_err(before_commit)?;
                 found.pop().map(LedgerRow::movement).transpose()?.into()
             } else {
@@ -124,12 +118,25 @@ impl<D: Dialect> SqlStore<D> {
     where
         F: Future<Output = Result<T>> + Send,
     {
+        self.on_row(sku, move |connection| self.write(write(connection)))
+            .await
+    }
+
+    /// The same for an attempt that has its own bounds.
+    pub(super) async fn on_row<T, F>(
+        &self,
+        sku: &Sku,
+        attempt: impl Fn(PooledConnection<D>) -> F + Send,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
         let mut connections = self.writers.for_row(sku);
         loop {
             let connection = connections.acquire().await?;
-            match self.write(write(connection)).await {
+            match attempt(connection).await {
                 Err(error) if connections.again(&error) => {}
-                written => return written,
+                ended => return ended,
             }
         }
     }
@@ -178,7 +185,7 @@ impl<D: Dialect> SqlStore<D> {
     async fn fenced_refusal(&self, deduction: &Deduction, fence: &Fence) -> Result<AttemptOutcome> {
         let place = values![deduction.sku.as_str(), deduction.warehouse.as_str()];
         let pool = self.lookups().for_sku(&deduction.sku);
-        let last = self.select(&pool, FENCE, &place).await?.pop();
+        let last = self.select(&pool, &D::texts().fence, &place).await?.pop();
         Ok(AttemptOutcome::write_refused(last, fence))
     }
 }

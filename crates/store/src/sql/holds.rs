@@ -7,13 +7,14 @@
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::SqlStore;
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
+use super::statement::{Statement, Value, values};
 use super::statements::OF_KIND;
-use super::{SqlStore, statements};
 use crate::{Result, StoreError};
 use stocklock_core::plan::{HoldLine, Plan, Snapshot};
 use stocklock_core::ports::HoldStore;
@@ -58,7 +59,7 @@ impl HoldRow {
 
 /// Selects open holds. `rest` follows the table.
 fn open<D: Dialect>(rest: &str) -> Statement {
-    let (integer, now) = (D::WORDS.integer, D::WORDS.now);
+    let (integer, now) = (D::texts().integer.as_str(), D::texts().now.as_str());
     Statement::built(format!(
         "SELECT {COLUMNS}, cast(line AS {integer}) AS line, cast({now} AS {integer}) AS now FROM hold {rest}"
     ))
@@ -102,7 +103,7 @@ pub(super) async fn read_holds<D: Dialect>(
     if ends.is_empty() && !lines().any(|line| matches!(line.change, Change::Hold(_))) {
         return Ok(());
     }
-    let clock = connection.fetch(statements::clock(&D::WORDS), &[]).await;
+    let clock = connection.fetch(&D::texts().clock, &[]).await;
     let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
     snapshot.now = clock.first().map_or(0, |(now,)| *now);
     for piece in pieces(&ends) {
@@ -252,7 +253,7 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
         let statement = movements::<D>("movement WHERE reverses = $1 ORDER BY line, level_version");
         let statement = Statement {
             // PostgreSQL would keep a plan that reads the whole ledger, made when that was short.
-            persistent: D::WORDS.plans_for_any_size,
+            persistent: D::KEEPS_PLANS,
             ..statement
         };
         self.select_movements(&self.readers, statement, &values![parent.0])
@@ -262,7 +263,7 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
     async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>> {
         let mut now = 0;
         if matches!(filter, HoldFilter::Page { only_due: true, .. }) {
-            let clock = statements::clock(&D::WORDS);
+            let clock = &D::texts().clock;
             let clock: Vec<(i64,)> = self.select(&self.readers, clock, &[]).await?;
             now = clock.first().map_or(0, |(now,)| *now);
         }
@@ -273,7 +274,7 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
 
     async fn has_expired(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool> {
         // SQLite uses this index only if the query repeats what it leaves out.
-        let movements = D::WORDS.movements_by(OF_KIND);
+        let movements = D::texts().movements_by(OF_KIND);
         let last = Statement::built(format!(
             "SELECT level_version FROM {movements} WHERE sku = $1 AND warehouse = $2
                 AND kind = 'expired' AND kind <> 'deducted' ORDER BY level_version DESC LIMIT 1"
@@ -284,7 +285,7 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
     }
 
     async fn extend(&self, hold: OperationId, lasts: Option<i64>) -> Result<Vec<OpenHold>> {
-        let (integer, now) = (D::WORDS.integer, D::WORDS.now);
+        let (integer, now) = (D::texts().integer.as_str(), D::texts().now.as_str());
         let end = match lasts {
             Some(_) => format!("cast({now} AS {integer}) + $2"),
             None => "$2".to_owned(),
@@ -295,7 +296,7 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
         ));
         let found = self.write(async {
             let connection = self.writers.acquire().await?;
-            let mut tx = connection.begin(D::WORDS.begin).await?;
+            let mut tx = connection.begin(D::texts().begin.as_str()).await?;
             let values = values![hold.0, lasts.unwrap_or(NEVER)];
             tx.execute(update.clone(), &values)
                 .await

@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::dialect::{Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
+use super::statement::{Statement, Value, values};
 use super::statements::{IN_ORDER, OF_KIND, OF_REFERENCE};
 use super::{READ, SqlStore};
 use crate::Result;
@@ -30,9 +31,6 @@ const BEHIND_OLDEST: i64 = 0;
 
 /// How many rows a page reads, if its limit is not higher. The databases need about 10 ms for them.
 const MOST_ROWS: u32 = 3_000;
-
-/// The SKU's warehouses.
-const WAREHOUSES: &str = "SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse";
 
 /// How many warehouses one statement reads. SQLite combines at most 500 queries.
 const WAREHOUSES_PER_STATEMENT: usize = 200;
@@ -106,7 +104,9 @@ async fn warehouses<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sku: &Sku,
 ) -> Result<BTreeMap<Warehouse, i64>> {
-    let found = connection.fetch(WAREHOUSES, &values![sku.as_str()]).await;
+    let found = connection
+        .fetch(&D::texts().warehouses, &values![sku.as_str()])
+        .await;
     let found: Vec<(String,)> = found.map_err(before_commit)?;
     let parse = |(name,): (String,)| {
         let warehouse =
@@ -187,7 +187,7 @@ impl<'a> Reading<'a> {
             let select = movements::<D>(&format!(
                 "{rows}{filters} ORDER BY level_version DESC LIMIT $2"
             ));
-            select.text.as_str().to_owned()
+            select.as_str().to_owned()
         })
     }
 
@@ -205,7 +205,7 @@ impl<'a> Reading<'a> {
             values.push(value.into());
             indexed = format!("{condition}${}", values.len());
         }
-        let movements_by_index = D::WORDS.movements_by(self.index);
+        let movements_by_index = D::texts().movements_by(self.index);
         let mut queries = Vec::with_capacity(positions.len());
         for (number, (warehouse, position)) in positions.iter().enumerate() {
             values.extend(values![warehouse.as_str(), *position]);
@@ -220,7 +220,7 @@ impl<'a> Reading<'a> {
         }
         let statement = Statement::for_levels(queries.join(" UNION ALL "), positions.len());
         // PostgreSQL would keep a plan that reads the whole ledger, made when that was short.
-        let persistent = statement.persistent && D::WORDS.plans_for_any_size;
+        let persistent = statement.persistent && D::KEEPS_PLANS;
         (
             Statement {
                 persistent,

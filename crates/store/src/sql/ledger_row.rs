@@ -1,74 +1,90 @@
-//! One row of the ledger.
-//!
-//! The same struct is written and read back. Column names are field names.
-
-use std::borrow::Cow;
+//! One row of the ledger, as it is read and as it is written.
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
-use super::dialect::{Value, values};
 use super::rows::rows;
+use super::statement::{Value, values};
 use crate::{Result, StoreError};
 use stocklock_core::plan::Plan;
 use stocklock_core::stock::{
-    Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, Sku,
-    StockLevel, Warehouse,
+    Idempotency, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash,
+    Sku, StockLevel, Warehouse,
 };
 
 rows! {
-    /// A movement as the ledger stores it.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    /// A movement as the ledger stores it: the columns of [`Movement`].
+    #[derive(Debug)]
     pub(crate) struct LedgerRow {
-        pub(crate) operation_id: Uuid,
-        pub(crate) line: i64,
-        pub(crate) sku: Sku as String,
-        pub(crate) warehouse: Warehouse as String,
-        pub(crate) kind: MovementKind as String,
-        pub(crate) delta: i64,
-        /// Units added to `held`.
-        pub(crate) held_delta: i64,
-        /// Units available right after the movement. Zero until the write has computed it.
-        pub(crate) available_after: i64,
-        /// The version of the level after the movement. Zero until the write has computed it.
-        pub(crate) level_version: i64,
-        /// The version of the level that the movement was computed from, if the level was read first.
-        pub(crate) read_version: Option<i64>,
-        pub(crate) strategy: Option<String>,
-        pub(crate) caller: Cow<'static, str> as String,
-        pub(crate) idempotency_key: Option<String>,
-        pub(crate) request_hash: Option<Vec<u8>>,
-        pub(crate) remarks: Remarks = remarks,
-        /// The sale, if the movement is its return; the hold, if it is its end.
-        pub(crate) reverses: Option<Uuid>,
-        /// How many units came back, if the movement is a return.
-        pub(crate) returned: Option<i64>,
-        /// RFC 3339, UTC. Empty until the database has recorded the row.
-        pub(crate) created_at: String,
+        operation_id: Uuid,
+        line: i64,
+        sku: Sku as String,
+        warehouse: Warehouse as String,
+        kind: MovementKind as String,
+        delta: i64,
+        held_delta: i64,
+        available_after: i64,
+        level_version: i64,
+        read_version: Option<i64>,
+        strategy: Option<String>,
+        caller: String,
+        idempotency_key: Option<String>,
+        request_hash: Option<Vec<u8>>,
+        remarks: Remarks = remarks,
+        reverses: Option<Uuid>,
+        returned: Option<i64>,
+        created_at: String,
     }
 }
 
-impl LedgerRow {
+const SALE: &MovementKind = &MovementKind::Deducted;
+
+/// A movement that is written alone, on the first line of its operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewRow<'a> {
+    operation: &'a Operation,
+    sku: &'a Sku,
+    warehouse: &'a Warehouse,
+    kind: &'a str,
+    pub(crate) delta: i64,
+    read_version: Option<i64>,
+    /// Units available right after it. Zero until the write has computed it.
+    pub(crate) available_after: i64,
+    /// The version of the level after it. Zero until the write has computed it.
+    pub(crate) level_version: i64,
+    /// The sale whose units come back.
+    pub(crate) reverses: Option<Uuid>,
+    /// How many units of it come back.
+    pub(crate) returned: Option<i64>,
+}
+
+impl<'a> NewRow<'a> {
+    /// How many values [`NewRow::known`] has.
+    pub(crate) const KNOWN: usize = 10 + Remarks::NAMES.len();
+
     /// The sale of an operation's first line. `read_version`: the version of the level that it was computed
     /// from, if that was read first.
     pub(crate) fn of_sale(
-        operation: &Operation,
+        operation: &'a Operation,
         quantity: Quantity,
         read_version: Option<i64>,
     ) -> Self {
         Self {
+            operation,
+            sku: &operation.first().sku,
+            warehouse: &operation.first().warehouse,
+            kind: SALE.as_str(),
+            delta: -quantity.units(),
             read_version,
-            ..Self::new(
-                operation,
-                (&operation.first().sku, &operation.first().warehouse),
-                MovementKind::Deducted,
-                -quantity.units(),
-            )
+            available_after: 0,
+            level_version: 0,
+            reverses: None,
+            returned: None,
         }
     }
 
     /// The movement of a plan that has no other, if its line is the first.
-    pub(crate) fn of_plan(plan: &Plan<'_>) -> Option<Self> {
+    pub(crate) fn of_plan(plan: &'a Plan<'_>) -> Option<Self> {
         let ([level], [movement]) = (&plan.levels[..], &plan.movements[..]) else {
             return None;
         };
@@ -77,70 +93,50 @@ impl LedgerRow {
         }
         let before = level.read.as_ref();
         Some(Self {
+            operation: movement.operation,
+            sku: level.sku,
+            warehouse: level.warehouse,
+            kind: movement.kind.as_str(),
+            delta: movement.delta,
+            read_version: movement.read_version,
             available_after: before.map_or(0, StockLevel::available) + level.available_delta,
             level_version: before.map_or(0, |level| level.version) + level.movements,
-            read_version: movement.read_version,
             reverses: movement.reverses.map(|sale| sale.0),
             returned: movement.returned,
-            ..Self::new(
-                movement.operation,
-                (level.sku, level.warehouse),
-                movement.kind.clone(),
-                movement.delta,
-            )
         })
     }
 
-    fn new(
-        operation: &Operation,
-        (sku, warehouse): (&Sku, &Warehouse),
-        kind: MovementKind,
-        delta: i64,
-    ) -> Self {
-        let key = operation.idempotency.as_ref();
-        Self {
-            operation_id: operation.id.0,
-            line: 0,
-            sku: sku.clone(),
-            warehouse: warehouse.clone(),
-            kind,
-            delta,
-            held_delta: 0,
-            available_after: 0,
-            level_version: 0,
-            read_version: None,
-            strategy: operation.strategy.map(str::to_owned),
-            caller: operation.caller.clone().into(),
-            idempotency_key: key.map(|one| one.key.as_str().to_owned()),
-            request_hash: key.map(|one| one.hash.0.to_vec()),
-            remarks: operation.remarks.clone(),
-            reverses: None,
-            returned: None,
-            created_at: String::new(),
-        }
+    /// SKU and warehouse.
+    pub(crate) fn place(&self) -> [Value<'a>; 2] {
+        values![self.sku.as_str(), self.warehouse.as_str()]
     }
 
-    /// How many values [`LedgerRow::known`] has.
-    pub(crate) const KNOWN: usize = 10 + Remarks::NAMES.len();
+    /// The idempotency key.
+    pub(crate) fn key(&self) -> Option<&'a Idempotency> {
+        self.operation.idempotency.as_ref()
+    }
 
     /// The values of every insert that are known before the write.
-    pub(crate) fn known(&self) -> Vec<Value<'_>> {
+    pub(crate) fn known(&self) -> Vec<Value<'a>> {
+        let operation = self.operation;
         let known = values![
-            self.operation_id,
+            operation.id.0,
             self.sku.as_str(),
             self.warehouse.as_str(),
-            self.kind.as_str(),
+            self.kind,
             self.delta,
             self.read_version,
-            self.strategy.as_deref(),
-            &*self.caller,
-            self.idempotency_key.as_deref(),
-            self.request_hash.as_deref(),
+            operation.strategy,
+            operation.caller.as_str(),
+            self.key().map(|one| one.key.as_str()),
+            self.key().map(|one| &one.hash.0[..]),
         ];
-        let remarks = self.remarks.texts().map(Value::from);
+        let remarks = operation.remarks.texts().map(Value::from);
         [&known[..], &remarks].concat()
     }
+}
 
+impl LedgerRow {
     /// The movement that the row records. A later release may have recorded it, so its kind may be
     /// any.
     ///
@@ -160,7 +156,7 @@ impl LedgerRow {
             level_version: self.level_version,
             read_version: self.read_version,
             strategy: self.strategy,
-            caller: self.caller.into_owned(),
+            caller: self.caller,
             idempotency_key: self.idempotency_key,
             request_hash: hash
                 .map_err(|bytes| {

@@ -18,7 +18,7 @@ use super::pool::Server;
 mod explain;
 
 pub(super) use explain::{explain_file, explain_server};
-pub(super) use explain::{is_transient_on_file, is_transient_on_server};
+use explain::{is_transient_on_file, is_transient_on_server};
 
 /// How long a server may be away, or a file may be in another process's migration.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -98,9 +98,6 @@ pub(super) trait MigrationServer: Server<Connection: Migrate> {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Whether the same attempt may succeed soon.
-    fn is_transient(error: &MigrateError) -> bool;
-
     /// One sentence on what failed, without a password.
     fn explain(&self, error: &MigrateError) -> String;
 }
@@ -127,7 +124,12 @@ pub(super) async fn run<S: MigrationServer>(server: &S, later: &[Migration]) -> 
         }
         let is_first = failing_since.is_none();
         let since = *failing_since.get_or_insert(started);
-        if !S::is_transient(&error) || since.elapsed() + pause > LIMIT {
+        let is_transient = if S::EMBEDDED {
+            is_transient_on_file(&error)
+        } else {
+            is_transient_on_server(&error)
+        };
+        if !is_transient || since.elapsed() + pause > LIMIT {
             return Err(server.explain(&error));
         }
         if is_first {

@@ -4,14 +4,14 @@
 //! times out undoes the statement only, so every error path rolls back. A lock on a key may cover the
 //! gap before it, so a wait for the ledger does not prove that the same key is in flight.
 
-use sqlx::MySql;
-use sqlx::query::Query;
+use std::sync::LazyLock;
 
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{self, Dialect, Statement, Value, fetch, trusted, values};
+use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit};
 use super::pool::{PooledConnection, Transaction};
-use super::statements::Words;
+use super::statement::values;
+use super::statements::{Files, Texts, statements};
 use super::write::{Session, Write, Written, WrittenLevel};
 use crate::{AttemptOutcome, Result, StoreError};
 
@@ -22,44 +22,28 @@ mod requirements;
 
 pub(super) use connect::MySqlServer;
 
+statements! { Calls: if_available write_sales write }
+
+static CALLS: LazyLock<Calls> =
+    LazyLock::new(|| Calls::of(MySqlServer::FILES, MySqlServer::KEEPS_PLANS));
+
 impl Dialect for MySqlServer {
     const NAME: &'static str = "mysql";
 
-    const WORDS: Words = Words {
-        begin: "BEGIN",
-        begin_snapshot: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
-            START TRANSACTION READ ONLY, WITH CONSISTENT SNAPSHOT",
-        // Row locks do not cover rows that do not exist yet. Locks on the gaps between the rows, at
-        // REPEATABLE READ, would: but transactions that create other SKUs share the gaps, and deadlock.
-        lock_sku: None,
-        waits_for_inserts: true,
-        lock_rows: " FOR UPDATE",
-        lock_rows_now: " FOR UPDATE NOWAIT",
-        lock_free_rows: " FOR UPDATE SKIP LOCKED",
-        // The optimizer would read all levels if there are few.
-        join_stock: "STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)",
-        begin_brief: "BEGIN",
-        // A lock wait is bounded in seconds. MySQL waits as long as the session does.
-        soon: "/*M! SET STATEMENT max_statement_time = 0.1 FOR */ ",
-        // `now` is the time at the start of the statement.
-        now: "unix_timestamp(sysdate(6)) * 1000",
-        created_at: "date_format(created_at, '%Y-%m-%dT%H:%i:%s.%fZ')",
-        integer: "signed",
-        no_table: " FROM dual",
-        // MariaDB 10.11 would scan a level from its newest movement to where the page starts.
-        use_index: " FORCE INDEX ($index)",
-        begin_read_uncommitted: Some("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; BEGIN"),
-        // With the collation of the columns: MariaDB reads the first comment, MySQL the second.
-        wanted: "(SELECT text_1 COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */ AS text_1,
-                text_2 COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */ AS text_2,
-                unhex(text_1) AS bytes
-            FROM json_table($1, '$[*]' COLUMNS (
-                text_1 varchar(64) CHARACTER SET utf8mb4 PATH '$[0]',
-                text_2 varchar(255) CHARACTER SET utf8mb4 PATH '$[1]')) AS list) AS wanted",
-        plans_for_any_size: true,
-    };
+    const FILES: Files = [
+        include_str!("mysql/words.sql"),
+        include_str!("mysql/write.sql"),
+    ];
 
-    fetch!(query);
+    const KEEPS_PLANS: bool = true;
+
+    const WAITS_FOR_INSERTS: bool = true;
+
+    fn texts() -> &'static Texts {
+        static TEXTS: LazyLock<Texts> =
+            LazyLock::new(|| Texts::of(MySqlServer::FILES, MySqlServer::KEEPS_PLANS));
+        &TEXTS
+    }
 
     /// One call of a procedure, which is a whole transaction.
     async fn conditional_write(
@@ -69,7 +53,9 @@ impl Dialect for MySqlServer {
         // The server leaves the transaction open if it interrupts the call.
         let mut tx = Transaction::begun(connection);
         write.send_on(&tx);
-        let called = tx.fetch(procedure::call(), &write.values()).await;
+        let called = tx
+            .fetch(write.statement(Self::texts()), &write.values())
+            .await;
         match called {
             Ok(mut rows) => {
                 tx.ended();
@@ -105,7 +91,7 @@ impl Dialect for MySqlServer {
                 level.movements,
                 &*sales,
             ];
-            let called = tx.fetch(procedure::call_sales(), &values).await;
+            let called = tx.fetch(&CALLS.write_sales, &values).await;
             let available = |(available,): (i64,)| (level.number, available);
             let written = called.map(|rows| rows.into_iter().map(available).collect());
             return ended(tx, written);
@@ -120,7 +106,7 @@ impl Dialect for MySqlServer {
             &*levels,
             &*movements,
         ];
-        let called = tx.fetch(procedure::call_write(), &values).await;
+        let called = tx.fetch(&CALLS.write, &values).await;
         let written = match called.map(|mut rows: Vec<(String,)>| rows.pop()) {
             Ok(None) => Ok(Vec::new()),
             Ok(Some((written,))) => {
@@ -134,12 +120,6 @@ impl Dialect for MySqlServer {
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         requirements::complaints(connection).await
-    }
-
-    async fn connection_limits(
-        connection: &mut PooledConnection<Self>,
-    ) -> sqlx::Result<Vec<(String, i64)>> {
-        requirements::connection_limits(connection).await
     }
 }
 
@@ -155,15 +135,4 @@ fn ended(
     };
     tx.ended();
     Ok(written)
-}
-
-/// Converts the numbered parameters, because the driver has positional ones.
-fn query(
-    statement: Statement,
-    values: &[Value<'_>],
-) -> sqlx::Result<Query<'static, MySql, <MySql as sqlx::Database>::Arguments>> {
-    let Statement { text, persistent } = statement;
-    let (text, values) = parameters::positional(text.as_str(), values);
-    let text = trusted(text);
-    dialect::query(Statement { text, persistent }, &values)
 }

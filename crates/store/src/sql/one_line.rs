@@ -5,19 +5,14 @@
 
 use tokio::time::Instant;
 
-use super::dialect::{Dialect, Statement, values};
+use super::dialect::Dialect;
 use super::errors::{Inserted, before_commit, inserted};
-use super::ledger_row::LedgerRow;
+use super::ledger_row::NewRow;
 use super::pool::Transaction;
-use super::statements::{INSERT_COLUMNS, INSERT_PARAMETERS, NEXT_PARAMETERS, Words};
+use super::statement::values;
 use super::write::Written;
 use crate::{Result, StoreError};
 use stocklock_core::plan::Plan;
-
-/// SKU, warehouse, units to add, the new backorder limit or NULL.
-const CHANGE_LEVEL: &str = "UPDATE stock SET on_hand = on_hand + $3,
-        backorder_limit = coalesce($4, backorder_limit), version = version + 1
-    WHERE sku = $1 AND warehouse = $2";
 
 /// Writes a plan that has one movement, and commits.
 ///
@@ -26,11 +21,11 @@ const CHANGE_LEVEL: &str = "UPDATE stock SET on_hand = on_hand + $3,
 pub(super) async fn write<D: Dialect>(
     mut tx: Transaction<D>,
     plan: &Plan<'_>,
-    (row, deadline): (&LedgerRow, Instant),
+    (row, deadline): (&NewRow<'_>, Instant),
 ) -> Result<Written> {
     let limit = plan.levels.first().and_then(|level| level.backorder_limit);
-    let change = values![row.sku.as_str(), row.warehouse.as_str(), row.delta, limit];
-    let changed = tx.execute(CHANGE_LEVEL, &change).await;
+    let change = [&row.place()[..], &values![row.delta, limit]].concat();
+    let changed = tx.execute(&D::texts().change_level, &change).await;
     if changed.map_err(before_commit)? != 1 {
         // The row is locked, so only a trigger can have left it out.
         tx.roll_back().await;
@@ -50,30 +45,21 @@ impl<D: Dialect> Transaction<D> {
     /// [`StoreError::Aborted`] if the message arrived too late for the caller's `deadline`.
     pub(super) async fn record_and_commit(
         mut self,
-        row: &LedgerRow,
+        row: &NewRow<'_>,
         deadline: Instant,
     ) -> Result<Inserted> {
-        let [available, level_version, reverses, returned, expiry] = &*NEXT_PARAMETERS;
-        let Words { now, no_table, .. } = D::WORDS;
-        let statement = Statement::built(format!(
-            "INSERT INTO movement ({}, reverses, returned)
-            SELECT {}, {available}, {level_version}, {reverses}, {returned}{no_table}
-            WHERE {now} < {expiry}",
-            *INSERT_COLUMNS, *INSERT_PARAMETERS
-        ));
-        let expires_at = self.expiry(deadline).at;
         let others = values![
             row.available_after,
             row.level_version,
             row.reverses,
             row.returned,
-            expires_at,
+            self.expiry(deadline).at,
         ];
         let values = [&row.known()[..], &others].concat();
-        let answer = self.execute(statement, &values).await;
+        let answer = self.execute(&D::texts().record, &values).await;
         let is_late = matches!(answer, Ok(0));
-        let waits_for_its_key = !D::EMBEDDED && D::WORDS.begin_read_uncommitted.is_none();
-        let recorded = inserted(answer, waits_for_its_key && row.idempotency_key.is_some())?;
+        let waits_for_its_key = !D::EMBEDDED && D::texts().begin_read_uncommitted.is_empty();
+        let recorded = inserted(answer, waits_for_its_key && row.key().is_some())?;
         if is_late {
             self.roll_back().await;
             return Err(StoreError::Aborted("the last message was too late".into()));

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 mod connection;
 mod health;
+mod opener;
 mod queue;
 mod row;
 mod server;
@@ -37,7 +38,8 @@ mod statement_end;
 
 pub(super) use connection::{PooledConnection, Transaction};
 pub(super) use health::ServerHealth;
-pub(super) use server::{Pool, Server};
+pub(super) use opener::Server;
+pub(super) use server::Pool;
 pub(super) use statement_end::StatementEnd;
 
 /// How long a statement may take until the server ends it: a lock wait in whole seconds, the unit of

@@ -5,12 +5,12 @@
 
 use async_trait::async_trait;
 
-use super::dialect::{AnyRow, Dialect, Statement, Value, values};
+use super::dialect::Dialect;
 use super::errors::before_commit;
 use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
-use super::statements::{self, LEDGER_COLUMNS, LEVEL_COLUMNS, Words};
+use super::statement::{AnyRow, Statement, Value, values};
 use super::{IDLE_LIMIT, LedgerQueries, READ, SqlStore, Store, audit, repeated_if_stale};
 use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
@@ -18,8 +18,6 @@ use stocklock_core::stock::{
     Audit, Idempotency, LedgerPage, LevelCursor, Movement, MovementFilter, OperationId, Sku,
     StockLevel, Warehouse,
 };
-
-const LEDGER_ID: &str = "SELECT id FROM ledger";
 
 impl<D: Dialect> SqlStore<D> {
     /// The rows of one statement.
@@ -44,7 +42,7 @@ impl<D: Dialect> SqlStore<D> {
     pub(super) async fn select_movements(
         &self,
         pool: &Pool<D>,
-        statement: Statement,
+        statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
     ) -> Result<Vec<Movement>> {
         let found: Vec<LedgerRow> = self.select(pool, statement, values).await?;
@@ -57,7 +55,7 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
     async fn level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<Option<StockLevel>> {
         let place = values![sku.as_str(), warehouse.as_str()];
         let pool = self.lookups().for_sku(sku);
-        let found = self.select(&pool, statements::level(""), &place).await?;
+        let found = self.select(&pool, &D::texts().level, &place).await?;
         Ok(rows::levels(found).pop())
     }
 
@@ -67,9 +65,13 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
         operation: OperationId,
         idempotency: Option<&Idempotency>,
     ) -> Result<Option<Movement>> {
-        let (statement, identity) = recorded::<D>(operation, idempotency);
-        let pool = self.lookups().for_sku(sku);
-        let found = self.select_movements(&pool, statement, &identity).await;
+        let (pool, identity) = (
+            self.lookups().for_sku(sku),
+            identity(operation, idempotency),
+        );
+        let found = self
+            .select_movements(&pool, &D::texts().recorded, &identity)
+            .await;
         Ok(found?.pop())
     }
 }
@@ -77,7 +79,9 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
 #[async_trait]
 impl<D: Dialect> Store for SqlStore<D> {
     async fn ledger_id(&self) -> Result<String> {
-        let found: Vec<(String,)> = self.select(&self.readers, LEDGER_ID, &[]).await?;
+        let found: Vec<(String,)> = self
+            .select(&self.readers, &D::texts().ledger_id, &[])
+            .await?;
         let found = found.into_iter().next().map(|(id,)| id);
         found.ok_or_else(|| StoreError::Bug("the table `ledger` has no row".into()))
     }
@@ -85,54 +89,39 @@ impl<D: Dialect> Store for SqlStore<D> {
 
 /// Selects the columns of `LedgerRow` from `movement`, which `rest` starts with.
 pub(super) fn movements<D: Dialect>(rest: &str) -> Statement {
-    let Words {
-        created_at,
-        integer,
-        ..
-    } = D::WORDS;
-    let columns = &*LEDGER_COLUMNS;
-    Statement::built(format!(
-        "SELECT {columns}, cast(line AS {integer}) AS line, {created_at} AS created_at FROM {rest}"
-    ))
+    Statement::built(format!("{} {rest}", D::texts().movements.as_str()))
 }
 
-/// Selects the first movement of an operation, or else the one with its key.
-pub(super) fn recorded<D: Dialect>(
+/// The values of the statement `recorded`.
+pub(super) fn identity(
     operation: OperationId,
     idempotency: Option<&Idempotency>,
-) -> (Statement, [Value<'_>; 3]) {
-    let by_identity = "movement WHERE operation_id = $1 OR caller = $2 AND idempotency_key = $3
-            ORDER BY operation_id = $1 DESC, line LIMIT 1";
-    let identity = values![
+) -> [Value<'_>; 3] {
+    values![
         operation.0,
         idempotency.map(|idempotency| idempotency.caller.as_str()),
         idempotency.map(|idempotency| idempotency.key.as_str()),
-    ];
-    (movements::<D>(by_identity), identity)
+    ]
 }
 
 #[async_trait]
 impl<D: Dialect> LedgerQueries for SqlStore<D> {
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>> {
         let pool = self.readers.for_sku(sku);
-        let statement = statements::levels_of_sku("");
+        let statement = &D::texts().levels_of_sku;
         let found = self.select(&pool, statement, &values![sku.as_str()]).await;
         Ok(rows::levels(found?))
     }
 
     async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>> {
-        // MariaDB would read the index from its start for `(sku, warehouse) > ($1, $2)`.
-        let statement = Statement::built(format!(
-            "SELECT {LEVEL_COLUMNS} FROM stock
-            WHERE sku >= $1 AND (sku > $1 OR warehouse > $2)
-            ORDER BY sku, warehouse LIMIT $3"
-        ));
         let page = values![
             after.map_or("", |cursor| cursor.sku.as_str()),
             after.map_or("", |cursor| cursor.warehouse.as_str()),
             i64::from(limit),
         ];
-        let found = self.select(&self.readers, statement, &page).await;
+        let found = self
+            .select(&self.readers, &D::texts().levels_page, &page)
+            .await;
         Ok(rows::levels(found?))
     }
 
@@ -144,7 +133,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         let pool = self.ledger_readers.for_sku(sku);
         let read = || {
             self.read(audit::STATEMENTS, async {
-                let mut tx = pool.begin(D::WORDS.begin_snapshot).await?;
+                let mut tx = pool.begin(D::texts().begin_snapshot.as_str()).await?;
                 let audits = audit::audit(&mut tx, sku).await?;
                 tx.roll_back().await;
                 Ok(audits)
@@ -162,17 +151,18 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
     }
 
     async fn unsafe_settings(&self) -> Result<Vec<String>> {
-        let (mut found, limits) = self
-            .read(2 * READ, async {
-                let mut connection = self.readers.acquire().await?;
-                let found = D::unsafe_settings(&mut connection).await;
-                let limits = D::connection_limits(&mut connection).await;
-                Ok((
-                    found.map_err(before_commit)?,
-                    limits.map_err(before_commit)?,
-                ))
-            })
-            .await?;
+        let limits = &D::texts().connection_limits;
+        let reading = async {
+            let mut connection = self.readers.acquire().await?;
+            let found = D::unsafe_settings(&mut connection).await;
+            let mut opened: Vec<(String, i64)> = Vec::new();
+            if !limits.is_empty() {
+                let limits = connection.fetch(limits, &[]).await;
+                opened = limits.map_err(before_commit)?;
+            }
+            Ok((found.map_err(before_commit)?, opened))
+        };
+        let (mut found, limits) = self.read(2 * READ, reading).await?;
         let pools = [
             &self.writers,
             &self.readers,

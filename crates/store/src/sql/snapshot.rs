@@ -7,14 +7,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::dialect::{Dialect, Statement, values};
+use super::dialect::Dialect;
 use super::errors::{before_commit, stopped_waiting};
 use super::holds::read_holds;
 use super::ledger_row::LedgerRow;
 use super::pool::PooledConnection;
-use super::reads::movements;
 use super::rows;
-use super::statements;
+use super::statement::{Statement, values};
 use super::write::{Hex, json};
 use crate::Result;
 use stocklock_core::plan::Snapshot;
@@ -80,10 +79,10 @@ pub(super) async fn snapshot<'a, D: Dialect>(
     for (sku, warehouse) in places(operations) {
         if !set.contains(sku) {
             let statement = match locks {
-                RowLocks::None => statements::level(""),
-                RowLocks::Waiting => statements::level(D::WORDS.lock_rows),
-                RowLocks::Brief if since.elapsed() < BRIEF => statements::level_soon(&D::WORDS),
-                RowLocks::Free | RowLocks::Brief => statements::level(D::WORDS.lock_rows_now),
+                RowLocks::None => &D::texts().level,
+                RowLocks::Waiting => &D::texts().level_locked,
+                RowLocks::Brief if since.elapsed() < BRIEF => &D::texts().level_locked_soon,
+                RowLocks::Free | RowLocks::Brief => &D::texts().level_locked_now,
             };
             let place = values![sku.as_str(), warehouse.as_str()];
             let found = connection.fetch(statement, &place).await;
@@ -97,7 +96,8 @@ pub(super) async fn snapshot<'a, D: Dialect>(
             snapshot.levels.extend(levels);
         } else if read != Some(sku) {
             read = Some(sku);
-            if let Some(lock_sku) = D::WORDS.lock_sku {
+            let lock_sku = &D::texts().lock_sku;
+            if !lock_sku.is_empty() {
                 let locked = connection.execute(lock_sku, &values![sku.as_str()]).await;
                 locked.map_err(before_commit)?;
             }
@@ -116,19 +116,21 @@ async fn lock_free_levels<'a, D: Dialect>(
 ) -> Result<()> {
     let names = |(sku, warehouse): &(&'a Sku, &'a Warehouse)| (sku.as_str(), warehouse.as_str());
     let list = json(places.iter().map(names));
-    let locked = statements::wanted_levels(&D::WORDS, D::WORDS.lock_free_rows);
-    let locked = connection.fetch(locked, &values![&*list]).await;
+    let locked = connection
+        .fetch(&D::texts().wanted_levels_free, &values![&*list])
+        .await;
     let mut levels = rows::levels(locked.map_err(before_commit)?);
     levels.sort_unstable_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
     let has = |levels: &[StockLevel], (sku, warehouse): (&Sku, &Warehouse)| {
         let order = |level: &StockLevel| (&level.sku, &level.warehouse).cmp(&(sku, warehouse));
         levels.binary_search_by(order).is_ok()
     };
-    if levels.len() < places.len() && D::WORDS.lock_free_rows != D::WORDS.lock_rows {
+    if levels.len() < places.len() && !D::EMBEDDED {
         // Those that are locked exist, as far as others can see.
         let list = json(places.iter().filter(|one| !has(&levels, **one)).map(names));
-        let others = statements::wanted_levels(&D::WORDS, "");
-        let others = connection.fetch(others, &values![&*list]).await;
+        let others = connection
+            .fetch(&D::texts().wanted_levels, &values![&*list])
+            .await;
         let mut others = rows::levels(others.map_err(before_commit)?);
         others.sort_unstable_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
         let missed = places.into_iter().filter(|one| has(&others, *one));
@@ -167,7 +169,7 @@ pub(super) async fn lock_levels<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sku: &Sku,
 ) -> Result<Vec<StockLevel>> {
-    let statement = statements::levels_of_sku(D::WORDS.lock_rows);
+    let statement = &D::texts().levels_of_sku_locked;
     let found = connection.fetch(statement, &values![sku.as_str()]).await;
     Ok(rows::levels(found.map_err(before_commit)?))
 }
@@ -178,12 +180,9 @@ async fn returned_units<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sale: OperationId,
 ) -> Result<Vec<(i64, i64)>> {
-    let sums = Statement::built(format!(
-        "SELECT cast(line AS {0}), cast(coalesce(sum(returned), 0) AS {0}) FROM movement
-            WHERE reverses = $1 GROUP BY line",
-        D::WORDS.integer
-    ));
-    let returned = connection.fetch(sums, &values![sale.0]).await;
+    let returned = connection
+        .fetch(&D::texts().returned, &values![sale.0])
+        .await;
     returned.map_err(before_commit)
 }
 
@@ -203,9 +202,8 @@ pub(super) async fn recorded_among<'a, D: Dialect>(
     let mut found = with_keys(connection, &keys).await?;
     if !ids.is_empty() {
         // An operation without a key has one line.
-        let condition = "movement.operation_id = wanted.bytes";
         let list = json(ids.into_iter());
-        found.extend(wanted(connection, &list, condition).await?);
+        found.extend(wanted(connection, &D::texts().with_ids, &list).await?);
     }
     Ok(found)
 }
@@ -218,22 +216,15 @@ pub(super) async fn with_keys<D: Dialect>(
     if keys.is_empty() {
         return Ok(Vec::new());
     }
-    let condition = "movement.caller = wanted.text_1 AND movement.idempotency_key = wanted.text_2";
-    wanted(connection, &json(keys.iter()), condition).await
+    wanted(connection, &D::texts().with_keys, &json(keys.iter())).await
 }
 
-/// The movements for which the condition holds with a row of the list.
+/// The movements of a list.
 async fn wanted<D: Dialect>(
     connection: &mut PooledConnection<D>,
+    statement: &Statement,
     list: &str,
-    condition: &str,
 ) -> Result<Vec<Movement>> {
-    let from = format!("{} JOIN movement ON {condition}", D::WORDS.wanted);
-    let statement = Statement {
-        // PostgreSQL would keep a plan that reads the whole ledger, made when that was short.
-        persistent: D::WORDS.plans_for_any_size,
-        ..movements::<D>(&from)
-    };
     let rows = connection.fetch(statement, &values![list]).await;
     let rows: Vec<LedgerRow> = rows.map_err(before_commit)?;
     rows.into_iter().map(LedgerRow::movement).collect()

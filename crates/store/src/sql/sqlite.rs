@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration};
@@ -14,45 +14,35 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
 use super::conditional_write::{ConditionalWrite, deducted};
-use super::dialect::{Dialect, Statement, fetch, query, values};
+use super::dialect::Dialect;
 use super::errors::{self, Inserted, before_commit};
 use super::migration::{self, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd};
-use super::statements::{self, Words};
+use super::statement::{Statement, fetch, query, values};
+use super::statements::{Files, Texts, statements};
 use super::write::{LevelRow, Session, Write, Written, json};
 use crate::{AttemptOutcome, Result};
-use stocklock_core::stock::Remarks;
 
 impl Dialect for SqliteFile {
     const NAME: &'static str = "sqlite";
 
-    const WORDS: Words = Words {
-        begin: "BEGIN IMMEDIATE",
-        begin_snapshot: "BEGIN",
-        lock_sku: None,
-        waits_for_inserts: false,
-        lock_rows: "",
-        lock_rows_now: "",
-        lock_free_rows: "",
-        join_stock: "JOIN stock",
-        begin_brief: "BEGIN IMMEDIATE",
-        soon: "",
-        now: "unixepoch('now', 'subsec') * 1000",
-        created_at: "created_at",
-        integer: "integer",
-        no_table: "",
-        // Without statistics, SQLite may take the index of the whole level.
-        use_index: " INDEXED BY $index",
-        begin_read_uncommitted: None,
-        wanted: "(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, unhex(value ->> 0) AS bytes
-            FROM json_each($1)) AS wanted",
-        plans_for_any_size: true,
-    };
+    const FILES: Files = [
+        include_str!("sqlite/words.sql"),
+        include_str!("sqlite/write.sql"),
+    ];
+
+    const KEEPS_PLANS: bool = true;
+
+    const WAITS_FOR_INSERTS: bool = false;
+
+    fn texts() -> &'static Texts {
+        static TEXTS: LazyLock<Texts> =
+            LazyLock::new(|| Texts::of(SqliteFile::FILES, SqliteFile::KEEPS_PLANS));
+        &TEXTS
+    }
 
     /// No message limits it. The more deductions share a commit, the fewer wait for the disk.
     const MAX_BATCH: usize = 1_000;
-
-    fetch!(query::<Sqlite>);
 
     /// One transaction with several statements. SQLite runs in this process, so one combined
     /// statement would save no round trip.
@@ -60,16 +50,16 @@ impl Dialect for SqliteFile {
         connection: PooledConnection<Self>,
         write: &mut ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        let mut tx = connection.begin(Self::WORDS.begin).await?;
+        let mut tx = connection.begin(Self::texts().begin.as_str()).await?;
         write.send_on(&tx);
-        let update = Statement::built(write.update(Self::WORDS.now));
+        let update = write.statement(Self::texts());
         let updated = tx.fetch(update, &write.values()).await;
         let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
         let Some(&(available, level_version)) = updated.first() else {
             tx.roll_back().await;
             return Ok(None);
         };
-        let mut row = write.row.clone();
+        let mut row = write.row;
         row.available_after = available;
         row.level_version = level_version;
         let recorded = tx.record_and_commit(&row, write.deadline).await?;
@@ -82,12 +72,12 @@ impl Dialect for SqliteFile {
     /// One transaction with several statements, as for one deduction.
     async fn write(session: Session<Self>, write: &Write<'_>) -> Result<Written> {
         let mut tx = match session {
-            Session::Fresh(connection) => connection.begin(Self::WORDS.begin).await?,
+            Session::Fresh(connection) => connection.begin(Self::texts().begin.as_str()).await?,
             Session::Open(tx) => tx,
         };
         let levels = write.levels_json();
-        let update = Statement::built(update_levels());
-        let updated = tx.fetch(update, &values![&*levels, write.expires_at]).await;
+        let values = values![&*levels, write.expires_at];
+        let updated = tx.fetch(&OWN.update_levels, &values).await;
         let updated: Vec<(String, String, i64, i64)> = updated.map_err(before_commit)?;
         if updated.is_empty() || (write.is_whole() && updated.len() < write.levels().len()) {
             tx.roll_back().await;
@@ -115,7 +105,12 @@ impl Dialect for SqliteFile {
         }
         let has_rest = rows.iter().any(|(_, rest, _)| rest.is_some());
         let (number, rows) = (rows.len() as u64, json(rows.into_iter()));
-        let insert = Statement::built(insert_movements(has_rest, only.is_none()));
+        let insert = match (has_rest, &only) {
+            (false, Some(_)) => &OWN.insert_plain,
+            (true, Some(_)) => &OWN.insert_rest,
+            (false, None) => &OWN.insert_plain_of_levels,
+            (true, None) => &OWN.insert_rest_of_levels,
+        };
         let (sku, warehouse) = only.map(|level| (level.sku, level.warehouse)).unzip();
         let values = values![&*rows, write.strategy(), write.expires_at, sku, warehouse];
         let inserted = tx.execute(insert, &values).await;
@@ -147,72 +142,12 @@ impl Dialect for SqliteFile {
     async fn unsafe_settings(_: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
         Ok(Vec::new())
     }
-
-    async fn connection_limits(_: &mut PooledConnection<Self>) -> sqlx::Result<Vec<(String, i64)>> {
-        Ok(Vec::new())
-    }
 }
 
-/// Writes the levels of [`Write::levels_json`]: the JSON, the expiry. Returns the names of each, the units
-/// that are available, and the version.
-fn update_levels() -> String {
-    format!(
-        "UPDATE stock SET on_hand = on_hand + wanted.delta, held = held + wanted.held_delta,
-            backorder_limit = coalesce(wanted.new_limit, backorder_limit),
-            version = version + wanted.movements
-        FROM (SELECT value ->> 1 AS sku, value ->> 2 AS warehouse,
-                value ->> 3 AS delta, value ->> 4 AS movements, value ->> 5 AS read_version,
-                value ->> 6 AS new_limit, value ->> 7 AS held_delta
-            FROM json_each($1)) AS wanted
-        WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
-            AND version = coalesce(wanted.read_version, version)
-            AND on_hand + wanted.delta - held - wanted.held_delta >= -coalesce(wanted.new_limit, backorder_limit)
-            AND {now} < $2
-        RETURNING stock.sku, stock.warehouse, on_hand - held + backorder_limit, version",
-        now = SqliteFile::WORDS.now,
-    )
-}
+statements! { SqliteTexts: update_levels insert_plain insert_rest insert_plain_of_levels insert_rest_of_levels }
 
-/// Inserts movements in time: a JSON array with an array for each, the strategy of sales, the expiry, and the
-/// names of the only level. `has_rest`: some have a [`MovementRow::rest`](super::write::MovementRow::rest).
-/// `has_level`: each has the names of its level. What no row has is not looked up, because that takes time.
-fn insert_movements(has_rest: bool, has_level: bool) -> String {
-    let rest = |number: &str| {
-        if has_rest {
-            format!("value ->> '$[1][{number}]'")
-        } else {
-            "NULL".to_owned()
-        }
-    };
-    let (sku, warehouse) = if has_level {
-        ("value ->> '$[2][0]'", "value ->> '$[2][1]'")
-    } else {
-        ("$4", "$5")
-    };
-    let remarks = Remarks::NAMES.iter().enumerate();
-    let remarks = remarks.map(|(number, _)| rest(&format!("8][{number}")));
-    let kind = format!("coalesce({}, 'deducted')", rest("4"));
-    format!(
-        "INSERT INTO movement (available_after, level_version, operation_id, delta, caller,
-                idempotency_key, request_hash, sku, warehouse, line, kind, read_version, reverses,
-                returned, held_delta, {names}, strategy)
-            SELECT value ->> '$[0][0]', value ->> '$[0][1]', unhex(value ->> '$[0][2]'),
-                value ->> '$[0][3]', value ->> '$[0][4]', value ->> '$[0][5]',
-                unhex(value ->> '$[0][6]'), {sku}, {warehouse},
-                coalesce({line}, 0), {kind}, {read_version}, unhex({reverses}), {returned},
-                coalesce({held_delta}, 0), {remarks},
-                CASE WHEN {kind} = 'deducted' THEN $2 END
-            FROM json_each($1) WHERE {now} < $3",
-        names = Remarks::NAMES.join(", "),
-        line = rest("3"),
-        read_version = rest("5"),
-        reverses = rest("6"),
-        returned = rest("7"),
-        held_delta = rest("9"),
-        remarks = remarks.collect::<Vec<_>>().join(", "),
-        now = SqliteFile::WORDS.now,
-    )
-}
+static OWN: LazyLock<SqliteTexts> =
+    LazyLock::new(|| SqliteTexts::of(SqliteFile::FILES, SqliteFile::KEEPS_PLANS));
 
 /// Whether each connection would get a separate database. sqlx's names for this are `:memory:` and
 /// `mode=memory`; SQLite's is an empty file name.
@@ -301,6 +236,8 @@ impl Server for SqliteFile {
 
     type Connection = SqliteConnection;
 
+    fetch!(query::<Sqlite>);
+
     async fn open(&self) -> sqlx::Result<SqliteConnection> {
         self.options.connect().await
     }
@@ -323,9 +260,8 @@ impl Server for SqliteFile {
         connection.execute(statement).await.map(drop)
     }
 
-    async fn read_clock(connection: &mut SqliteConnection) -> sqlx::Result<i64> {
-        let clock = statements::clock(&Self::WORDS).text;
-        sqlx::query_scalar(clock).fetch_one(connection).await
+    fn clock() -> Statement {
+        (&Self::texts().clock).into()
     }
 }
 
@@ -355,10 +291,6 @@ impl MigrationServer for SqliteFile {
 
     async fn check_schema(_: &mut SqliteConnection) -> sqlx::Result<()> {
         Ok(())
-    }
-
-    fn is_transient(error: &MigrateError) -> bool {
-        migration::is_transient_on_file(error)
     }
 
     fn explain(&self, error: &MigrateError) -> String {

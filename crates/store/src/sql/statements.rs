@@ -1,64 +1,14 @@
-//! The words in which the statements of the dialects differ, and what several statements share.
+//! The texts of the statements.
 //!
-//! Parameters are numbered. A statement that has one user stands beside it.
+//! `read.sql` and `write.sql` have those of all dialects. In its own files, a dialect has the words in which they
+//! differ (`words.sql`), and its other statements (`write.sql`). A snapshot has all texts of a dialect as they are
+//! sent.
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
 
-use super::dialect::Statement;
-use super::ledger_row::LedgerRow;
+use super::ledger_row::NewRow;
+use super::statement::Statement;
 use stocklock_core::stock::Remarks;
-
-/// The words of one dialect.
-#[derive(Debug)]
-pub(crate) struct Words {
-    /// Begins a transaction that writes.
-    pub(crate) begin: &'static str,
-    /// Begins a transaction that reads one snapshot.
-    pub(crate) begin_snapshot: &'static str,
-    /// Excludes other transactions that may create a level of the SKU `$1`, if `begin` does not.
-    pub(crate) lock_sku: Option<&'static str>,
-    /// Whether a locking read waits for rows that another transaction has inserted and not committed.
-    /// A transaction that creates a level then finds others that do, by reading after its insert.
-    pub(crate) waits_for_inserts: bool,
-    /// Follows a query whose rows are locked.
-    pub(crate) lock_rows: &'static str,
-    /// The same. It fails if a row is locked.
-    pub(crate) lock_rows_now: &'static str,
-    /// The same for a query on `wanted` and `stock`, without the rows that are locked.
-    pub(crate) lock_free_rows: &'static str,
-    /// `JOIN stock`, so that the levels are found by their names.
-    pub(crate) join_stock: &'static str,
-    /// Begins a transaction whose statements wait at most 100 ms for a row, if they follow `soon`.
-    pub(crate) begin_brief: &'static str,
-    /// Before `SELECT`: it waits at most 100 ms for a row, if `begin_brief` does not say so.
-    pub(crate) soon: &'static str,
-    /// The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of the
-    /// statement or transaction.
-    pub(crate) now: &'static str,
-    /// The column `created_at` as RFC 3339 text.
-    pub(crate) created_at: &'static str,
-    /// The 64-bit integer in a `cast`.
-    pub(crate) integer: &'static str,
-    /// Follows the columns of a query that reads no table.
-    pub(crate) no_table: &'static str,
-    /// Follows the table of a query that must use `$index`, if the optimizer would read more rows.
-    pub(crate) use_index: &'static str,
-    /// Begins a transaction that also reads what others have not committed, if an insert into the
-    /// ledger may wait for more than the same key.
-    pub(crate) begin_read_uncommitted: Option<&'static str>,
-    /// A table of the arrays in the JSON array `$1`: a text, another text, and the bytes of which the
-    /// first text has the hexadecimal digits.
-    pub(crate) wanted: &'static str,
-    /// Whether a prepared statement still has the right plan when the ledger has grown.
-    pub(crate) plans_for_any_size: bool,
-}
-
-impl Words {
-    /// The movements in the order of an index.
-    pub(crate) fn movements_by(&self, index: &str) -> String {
-        format!("movement{}", self.use_index.replace("$index", index))
-    }
-}
 
 /// The index of a level's movements in the order of their commits.
 pub(crate) const IN_ORDER: &str = "movement_in_order";
@@ -70,90 +20,153 @@ pub(crate) const OF_KIND: &str = "movement_of_kind";
 /// The same index of the movements with one reference.
 pub(crate) const OF_REFERENCE: &str = "movement_of_level_reference";
 
-/// The index of a caller's movements with one reference, in the order of their operations.
-pub(crate) const OF_CALLER_REFERENCE: &str = "movement_of_reference";
-
-/// The columns of `LevelRow`.
-pub(crate) const LEVEL_COLUMNS: &str = "sku, warehouse, on_hand, held, backorder_limit, version";
-
-/// The columns that start every insert into the ledger: `line` is always 0, the others have the values of
-/// `LedgerRow::known`, except for the last two.
-pub(crate) static INSERT_COLUMNS: LazyLock<String> = LazyLock::new(|| {
-    let remarks = Remarks::NAMES.join(", ");
-    format!(
-        "operation_id, line, sku, warehouse, kind, delta, read_version, strategy, caller, \
-         idempotency_key, request_hash, {remarks}, available_after, level_version"
-    )
-});
-
-/// The parameters of those columns but the last two.
-pub(crate) static INSERT_PARAMETERS: LazyLock<String> = LazyLock::new(|| {
-    let numbers = (2..=LedgerRow::KNOWN).map(|number| format!("${number}"));
-    format!("$1, 0, {}", numbers.collect::<Vec<_>>().join(", "))
-});
-
-/// The parameter of the column `delta`.
-pub(crate) const DELTA: &str = "$5";
-
-/// The parameters that follow those: of an insert, `available_after`, `level_version`, `reverses`,
-/// `returned` and its expiry; of a conditional write, its expiry and those of the level.
-pub(crate) static NEXT_PARAMETERS: LazyLock<[String; 5]> =
-    LazyLock::new(|| [1, 2, 3, 4, 5].map(|number| format!("${}", LedgerRow::KNOWN + number)));
-
-/// The columns of `LedgerRow`, except for `line` and `created_at`.
-pub(crate) static LEDGER_COLUMNS: LazyLock<String> = LazyLock::new(|| {
-    let remarks = Remarks::NAMES.join(", ");
-    format!(
-        "operation_id, sku, warehouse, kind, delta, held_delta, available_after, level_version, read_version, \
-         strategy, caller, idempotency_key, request_hash, {remarks}, reverses, returned"
-    )
-});
-
-/// Reads the server's clock.
-pub(crate) fn clock(words: &Words) -> Statement {
-    let Words { now, integer, .. } = words;
-    Statement::built(format!("SELECT cast({now} AS {integer})"))
+/// Numbers of parameters.
+fn parameters(numbers: impl IntoIterator<Item = usize>) -> String {
+    let numbers = numbers.into_iter().map(|number| format!("${number}"));
+    numbers.collect::<Vec<_>>().join(", ")
 }
 
-/// Reads one level: SKU, warehouse.
-pub(crate) fn level(lock_rows: &str) -> Statement {
-    Statement::built(format!(
-        "SELECT {LEVEL_COLUMNS} FROM stock WHERE sku = $1 AND warehouse = $2{lock_rows}"
-    ))
+/// The texts that follow from the columns of the ledger.
+fn computed() -> BTreeMap<String, String> {
+    let of_remarks = |text: &dyn Fn(usize) -> String| {
+        let texts = (0..Remarks::NAMES.len()).map(text);
+        texts.collect::<Vec<_>>().join(", ")
+    };
+    // After strategy and expiry, the columns of the levels, and the other columns of sales.
+    let array = |remark: usize| format!("${}::text[]", 18 + remark);
+    // What follows the known values, of a conditional write and of `record`.
+    let next = [
+        ["expiry", "available", "version", "token", "source"],
+        [
+            "available_after",
+            "level_version",
+            "sale",
+            "units_back",
+            "expires_at",
+        ],
+    ];
+    let next = next.into_iter().flat_map(|names| {
+        let names = names.into_iter().zip(NewRow::KNOWN + 1..);
+        names.map(|(name, number)| (name.to_owned(), parameters([number])))
+    });
+    let after = (0..7).map(|place| {
+        let number = 18 + Remarks::NAMES.len() + place;
+        (format!("after_{place}"), number.to_string())
+    });
+    let path = |remark: usize| format!("value ->> '$[1][8][{remark}]'");
+    let others = [
+        ("remarks", Remarks::NAMES.join(", ")),
+        ("remark_arrays", of_remarks(&array)),
+        ("remarks_of_rest", of_remarks(&path)),
+        ("no_remarks", of_remarks(&|_| "NULL".to_owned())),
+        ("delta", "$5".to_owned()),
+        ("known", format!("$1, 0, {}", parameters(2..=NewRow::KNOWN))),
+        ("arguments", parameters(1..=NewRow::KNOWN + 5)),
+    ];
+    let others = others.map(|(name, text)| (name.to_owned(), text));
+    next.chain(after).chain(others).collect()
 }
 
-/// The same. It locks the row, and waits at most 100 ms for it in a transaction of [`Words::begin_brief`].
-pub(crate) fn level_soon(words: &Words) -> Statement {
-    let locking = level(words.lock_rows);
-    Statement::built(format!("{}{}", words.soon, locking.text.as_str()))
+/// The files of a dialect: its words and its writes.
+pub(crate) type Files = [&'static str; 2];
+
+/// The texts of a dialect by their names. `keeps`: a prepared statement still has the right plan when the ledger
+/// has grown.
+pub(super) fn texts([words, writes]: Files, keeps: bool) -> BTreeMap<String, Statement> {
+    let mut known = computed();
+    let mut statements = BTreeMap::new();
+    let files = [
+        words,
+        include_str!("read.sql"),
+        include_str!("write.sql"),
+        writes,
+    ];
+    for block in files.into_iter().flat_map(|file| file.split("\n\n")) {
+        let (notes, lines): (Vec<_>, Vec<_>) =
+            block.lines().partition(|line| line.starts_with("--"));
+        let header = notes.first().expect("a text has a name");
+        let name = header.trim_start_matches(['-', ' ']);
+        let name = name.split([' ', ',', ':']).next().unwrap_or_default();
+        let text = filled(&lines.join("\n"), &known).trim().to_owned();
+        let is_kept = keeps || !header.contains("planned each time");
+        if !header.contains(", a part") {
+            statements.insert(name.to_owned(), Statement::kept(text.clone(), is_kept));
+        }
+        known.insert(name.to_owned(), text);
+    }
+    statements
 }
 
-/// Reads the levels whose names are in a list: see [`Words::wanted`].
-pub(crate) fn wanted_levels(words: &Words, lock_rows: &str) -> Statement {
-    let Words {
-        wanted, join_stock, ..
-    } = words;
-    Statement::built(format!(
-        "SELECT {LEVEL_COLUMNS} FROM {wanted} {join_stock}
-            ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2{lock_rows}"
-    ))
+/// The text with its words.
+fn filled(text: &str, words: &BTreeMap<String, String>) -> String {
+    let mut parts = text.split('{');
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').expect("a word ends");
+        let (name, index) = name.split_once(' ').unwrap_or((name, ""));
+        let word = words.get(name);
+        let word = word.unwrap_or_else(|| panic!("there is no text {name} before {text}"));
+        filled += &word.replace("$index", index);
+        filled += rest;
+    }
+    filled
 }
 
-/// Reads the levels of a SKU.
-pub(crate) fn levels_of_sku(lock_rows: &str) -> Statement {
-    Statement::built(format!(
-        "SELECT {LEVEL_COLUMNS} FROM stock WHERE sku = $1 ORDER BY warehouse{lock_rows}"
-    ))
+/// Declares the statements of files as a struct.
+macro_rules! statements {
+    ($Texts:ident: $($name:ident)+) => {
+        /// Statements by their names in the files.
+        #[derive(Debug)]
+        pub(crate) struct $Texts { $(pub(crate) $name: $crate::sql::statement::Statement,)+ }
+
+        impl $Texts {
+            /// # Panics
+            /// A file lacks one of them.
+            pub(crate) fn of(files: $crate::sql::statements::Files, keeps: bool) -> Self {
+                let texts = $crate::sql::statements::texts(files, keeps);
+                Self { $($name: texts[stringify!($name)].clone(),)+ }
+            }
+        }
+    };
+}
+pub(crate) use statements;
+
+statements! { Texts:
+    begin begin_snapshot begin_brief begin_read_uncommitted lock_sku now integer use_index
+    connection_limits
+    movements sums clock ledger_id level level_locked level_locked_now level_locked_soon wanted_levels
+    wanted_levels_free levels_of_sku levels_of_sku_locked levels_page fence warehouses recorded operation
+    operation_with_key operations_with_reference with_keys with_ids returned audit_levels checkpoint_levels
+    checkpoint_step api_keys
+    create_level change_level record if_available set if_unchanged if_not_fenced insert_checkpoint
+    update_checkpoint insert_api_key revoke_api_key
 }
 
-/// The sums of a query on movements. The sums of `bigint` are decimals until they are cast.
-pub(crate) fn sums(words: &Words) -> String {
-    let integer = words.integer;
-    format!(
-        "cast(coalesce(sum(CASE WHEN kind <> 'deducted' THEN delta ELSE 0 END), 0) AS {integer})
-                AS received,
-            cast(coalesce(sum(CASE WHEN kind = 'deducted' THEN -delta ELSE 0 END), 0) AS {integer})
-                AS sold,
-            cast(coalesce(sum(held_delta), 0) AS {integer}) AS held"
-    )
+impl Texts {
+    /// The movements in the order of an index.
+    pub(crate) fn movements_by(&self, index: &str) -> String {
+        let use_index = self.use_index.as_str();
+        format!("movement {}", use_index.replace("$index", index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sql::dialect::Dialect;
+    use crate::sql::{MySqlServer, PostgresServer, SqliteFile};
+
+    /// Each statement, to be read and explained as a whole.
+    fn listed<D: Dialect>() -> String {
+        let texts = texts(D::FILES, D::KEEPS_PLANS).into_iter();
+        let texts = texts.map(|(name, text)| format!("-- {name}\n{};\n", text.as_str()));
+        texts.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn statements_are_sent_as_they_are_listed() {
+        insta::assert_snapshot!("sqlite", listed::<SqliteFile>());
+        insta::assert_snapshot!("mysql", listed::<MySqlServer>());
+        insta::assert_snapshot!("postgres", listed::<PostgresServer>());
+    }
 }

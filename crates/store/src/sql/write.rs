@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::pool::{PooledConnection, Server, Transaction};
 use stocklock_core::plan::{Plan, PlannedMovement};
-use stocklock_core::stock::{MovementKind, Operation, OperationId};
+use stocklock_core::stock::{MovementKind, Operation};
 
 /// The connection of a write.
 #[derive(Debug)]
@@ -64,27 +64,13 @@ pub(crate) struct LevelRow<'a> {
 /// A movement, as the statements of the dialects take it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MovementRow<'a> {
-    movement: &'a PlannedMovement<'a>,
+    pub(crate) movement: &'a PlannedMovement<'a>,
     /// The [`LevelRow::number`] of its level.
     pub(crate) level: i64,
     /// How many movements of the level follow.
     pub(crate) movements_after: i64,
     /// The units that those take.
     pub(crate) units_after: i64,
-}
-
-/// What a sale of one line has not.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Others<'a> {
-    pub(crate) line: i64,
-    pub(crate) kind: &'a str,
-    pub(crate) read_version: Option<i64>,
-    /// The sale whose units come back, or the hold that ends.
-    pub(crate) reverses: Option<&'a OperationId>,
-    /// How many units of a sale come back.
-    pub(crate) returned: Option<i64>,
-    /// Units added to `held`.
-    pub(crate) held_delta: i64,
 }
 
 impl<'a> Write<'a> {
@@ -200,20 +186,11 @@ impl<'a> MovementRow<'a> {
         self.key().map(|(key, hash)| (key, Hex(hash))).unzip()
     }
 
-    /// `None` for the first line of a sale.
-    pub(crate) fn others(self) -> Option<Others<'a>> {
+    /// Whether it is the first line of a sale, which has no values but the usual ones.
+    pub(crate) fn is_plain(self) -> bool {
         let movement = self.movement;
         let is_sale = movement.kind == MovementKind::Deducted;
-        let line = movement.ledger_line;
-        let is_plain = is_sale && line == 0 && movement.reverses.is_none();
-        (!is_plain).then(|| Others {
-            line,
-            kind: movement.kind.as_str(),
-            read_version: movement.read_version,
-            reverses: movement.reverses.as_ref(),
-            returned: movement.returned,
-            held_delta: movement.held_delta,
-        })
+        is_sale && movement.ledger_line == 0 && movement.reverses.is_none()
     }
 
     /// What every movement has, as JSON values: these two numbers, operation, delta, caller, key, hash. Bytes
@@ -254,17 +231,18 @@ impl<'a> MovementRow<'a> {
         self,
         level: Option<(&'a str, &'a str)>,
     ) -> Option<impl Serialize + use<'a>> {
-        let (others, remarks) = (self.others(), self.operation().remarks.texts());
+        let (movement, remarks) = (self.movement, self.operation().remarks.texts());
+        let others = (!self.is_plain()).then_some(movement);
         let is_usual = level.is_none() && others.is_none() && remarks.iter().all(Option::is_none);
         (!is_usual).then(|| {
             (
                 level.map(|_| self.level),
                 level.map(|(sku, _)| sku),
                 level.map(|(_, warehouse)| warehouse),
-                others.map(|one| one.line),
-                others.map(|one| one.kind),
+                others.map(|one| one.ledger_line),
+                others.map(|one| one.kind.as_str()),
                 others.and_then(|one| one.read_version),
-                others.and_then(|one| Some(Hex(one.reverses?.0.as_bytes()))),
+                others.and_then(|one| Some(Hex(one.reverses.as_ref()?.0.as_bytes()))),
                 others.and_then(|one| one.returned),
                 remarks,
                 others.map(|one| one.held_delta),

@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
-use stocklock_core::deduct::{
-    Counters, DeductionContext, DeductionRun, RetryPolicy, Scheduler, Sleep,
-};
+use stocklock_core::deduct::{Counters, RetryPolicy, Scheduler, Sleep};
 use stocklock_core::model::{
     Decisions, Failure, Faults, MemoryStore, ModelCounter, ModelLock, Task, World, WriteCondition,
     mortal, yield_once,
 };
-use stocklock_core::ports::{AttemptOutcome, Lock, Locks, NoMetrics, OperationStore};
+use stocklock_core::ports::{AttemptOutcome, Lock, NoMetrics, OperationStore};
 use stocklock_core::stock::{Deducted, OperationId, StockError, Warehouse};
-use stocklock_core::strategy::{Available, Dependency, LocalMutexes, Safeguards, Strategy, Tier};
+use stocklock_core::strategy::{
+    Available, DeductionContext, DeductionRun, Dependency, LocalMutexes, Locks, Safeguards,
+    Strategy, Tier,
+};
 
 use super::answers::{check_answers, explorer, is_full_size};
 use super::requests::{SKU, adjustment, deduction, sku};

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use stocklock_core::deduct::{DeductionContext, DeductionRun, RetryPolicy, Scheduler, WritePool};
+use stocklock_core::deduct::{RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service;
 use stocklock_core::model::{
     Decisions, Explorer, Faults, MemoryStore, Task, World, mortal, yield_once,
@@ -20,7 +20,7 @@ use stocklock_core::stock::{
     Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch};
-use stocklock_core::strategy::{Safeguards, Tier};
+use stocklock_core::strategy::{DeductionContext, DeductionRun, Safeguards, Tier};
 use tokio::time::Instant;
 
 use super::answers::variable;

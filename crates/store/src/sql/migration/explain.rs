@@ -10,7 +10,7 @@ use super::{LIMIT, Verdict, classify};
 
 /// Whether a server may accept soon: it is starting, it is full, the connection was lost, or another
 /// session held a lock. Not if it denies access, or its name or the database is unknown.
-pub(in crate::sql) fn is_transient_on_server(error: &MigrateError) -> bool {
+pub(super) fn is_transient_on_server(error: &MigrateError) -> bool {
     driver_error(error).is_some_and(|error| match error {
         sqlx::Error::Io(io) => matches!(
             io.kind(),
@@ -35,7 +35,7 @@ pub(in crate::sql) fn is_transient_on_server(error: &MigrateError) -> bool {
 
 /// Whether another process is migrating the same file, or has just done so. Not if the file cannot be
 /// opened, or has the schema of another version.
-pub(in crate::sql) fn is_transient_on_file(error: &MigrateError) -> bool {
+pub(super) fn is_transient_on_file(error: &MigrateError) -> bool {
     driver_error(error).is_some_and(|error| {
         matches!(
             classify(error),

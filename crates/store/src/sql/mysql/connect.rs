@@ -4,15 +4,16 @@ use std::str::FromStr;
 
 use sqlx::migrate::{MigrateError, Migration};
 use sqlx::mysql::MySqlConnectOptions;
-use sqlx::{ConnectOptions, Executor, MySqlConnection};
+use sqlx::{ConnectOptions, Executor, MySqlConnection, SqlStr};
 
+use super::parameters::query;
 use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
 use crate::sql::migration::{self, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
-use crate::sql::statements;
+use crate::sql::statement::{Statement, fetch, trusted};
 
 /// The settings of every session. sqlx sets the time zone.
 ///
@@ -32,14 +33,18 @@ const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, R
         SESSION sql_select_limit = 18446744073709551615, SESSION unique_checks = 1
         /*M! , check_constraint_checks = 1, idle_transaction_timeout = 10 */";
 
-/// How long a session waits for a row and for a table, in seconds, and for a statement, in
-/// milliseconds. MariaDB and MySQL each read their own line.
-const TIME_LIMITS: &str = "SET SESSION innodb_lock_wait_timeout = ?, SESSION lock_wait_timeout = ?
-    /*M!100101 , SESSION max_statement_time = ? / 1000 */
-    /*!50708 , SESSION max_execution_time = ? */";
-
 /// Ends the statements of a session that would wait for a row: MariaDB at once, MySQL after a second.
 const PROMPT: &str = "SET SESSION innodb_lock_wait_timeout = /*M! 0 */ /*!50708 1 */";
+
+/// Sets up a session. A statement waits so many seconds for a row or a table, and takes so many milliseconds; zero
+/// means no limit. MariaDB and MySQL each read their own line.
+fn session(lock: u64, statement: u128) -> SqlStr {
+    trusted(format!(
+        "{SESSION}; SET SESSION innodb_lock_wait_timeout = {lock}, SESSION lock_wait_timeout = {lock}
+        /*M!100101 , SESSION max_statement_time = {statement} / 1000 */
+        /*!50708 , SESSION max_execution_time = {statement} */"
+    ))
+}
 
 /// Waits for a second. The server releases the lock when the session ends. sqlx's own lock does not
 /// work on MariaDB: sqlx asks for it with a negative time-out, is refused, and does not notice.
@@ -61,42 +66,35 @@ fn options(url: &str) -> Result<MySqlConnectOptions, String> {
     Ok(options)
 }
 
-/// The server, and the time limits of its sessions.
+/// The server, and the settings of its sessions.
 #[derive(Debug, Clone)]
 pub(crate) struct MySqlServer {
     options: MySqlConnectOptions,
-    /// Seconds.
-    lock_wait: u64,
-    /// Milliseconds; zero means no limit.
-    statement: u64,
-    is_prompt: bool,
+    session: SqlStr,
 }
 
 impl MySqlServer {
     pub(crate) fn at(url: &str, store: &StoreOptions) -> Result<Self, String> {
+        let lock = pool::lock_wait_seconds(store.wait_limit);
         let statement = pool::statement_limit(store.wait_limit).as_millis();
         Ok(Self {
             options: options(url)?,
-            lock_wait: pool::lock_wait_seconds(store.wait_limit),
-            statement: u64::try_from(statement).map_err(|error| error.to_string())?,
-            is_prompt: false,
+            session: session(lock, statement),
         })
     }
 
     /// The same server, with sessions that do not wait for rows.
     pub(crate) fn prompt(self) -> Self {
         Self {
-            is_prompt: true,
-            ..self
+            session: trusted(format!("{}; {PROMPT}", self.session.as_str())),
+            options: self.options,
         }
     }
 
     pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
         Ok(Self {
             options: options(url)?,
-            lock_wait: pool::lock_wait_seconds(migration::LOCK_LIMIT),
-            statement: 0,
-            is_prompt: false,
+            session: session(pool::lock_wait_seconds(migration::LOCK_LIMIT), 0),
         })
     }
 }
@@ -109,18 +107,11 @@ impl Server for MySqlServer {
 
     type Connection = MySqlConnection;
 
+    fetch!(query);
+
     async fn open(&self) -> sqlx::Result<MySqlConnection> {
         let mut connection = self.options.connect().await?;
-        connection.execute(SESSION).await?;
-        sqlx::query(TIME_LIMITS)
-            .bind(self.lock_wait)
-            .bind(self.lock_wait)
-            .bind(self.statement)
-            .execute(&mut connection)
-            .await?;
-        if self.is_prompt {
-            connection.execute(PROMPT).await?;
-        }
+        connection.execute(self.session.clone()).await?;
         Ok(connection)
     }
 
@@ -128,9 +119,8 @@ impl Server for MySqlServer {
         connection.execute(statement).await.map(drop)
     }
 
-    async fn read_clock(connection: &mut MySqlConnection) -> sqlx::Result<i64> {
-        let clock = statements::clock(&Self::WORDS).text;
-        sqlx::query_scalar(clock).fetch_one(connection).await
+    fn clock() -> Statement {
+        (&Self::texts().clock).into()
     }
 }
 
@@ -162,10 +152,6 @@ impl MigrationServer for MySqlServer {
 
     async fn check_schema(connection: &mut MySqlConnection) -> sqlx::Result<()> {
         procedure::check(connection).await
-    }
-
-    fn is_transient(error: &MigrateError) -> bool {
-        migration::is_transient_on_server(error)
     }
 
     fn explain(&self, error: &MigrateError) -> String {

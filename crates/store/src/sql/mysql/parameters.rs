@@ -1,9 +1,23 @@
 //! Converts the numbered parameters `$1` … of a statement, because the driver has positional ones.
 
-use crate::sql::dialect::Value;
+use sqlx::MySql;
+use sqlx::query::Query;
+
+use crate::sql::statement::{self, Statement, Value, trusted};
+
+/// A statement with its values for the driver.
+pub(super) fn query(
+    statement: Statement,
+    values: &[Value<'_>],
+) -> sqlx::Result<Query<'static, MySql, <MySql as sqlx::Database>::Arguments>> {
+    let Statement { text, persistent } = statement;
+    let (text, values) = positional(text.as_str(), values);
+    let text = trusted(text);
+    statement::query(Statement { text, persistent }, &values)
+}
 
 /// Replaces each parameter by a `?`. Returns the values in the order of the text.
-pub(super) fn positional<'a>(numbered: &str, values: &[Value<'a>]) -> (String, Vec<Value<'a>>) {
+fn positional<'a>(numbered: &str, values: &[Value<'a>]) -> (String, Vec<Value<'a>>) {
     let mut ordered = Vec::with_capacity(values.len());
     let text = replace(numbered, |text, number| {
         ordered.push(values[number - 1]);
@@ -12,7 +26,8 @@ pub(super) fn positional<'a>(numbered: &str, values: &[Value<'a>]) -> (String, V
     (text, ordered)
 }
 
-fn replace(numbered: &str, mut push: impl FnMut(&mut String, usize)) -> String {
+/// Replaces each parameter by what `push` adds for its number.
+pub(super) fn replace(numbered: &str, mut push: impl FnMut(&mut String, usize)) -> String {
     let mut parts = numbered.split('$');
     let mut text = String::with_capacity(2 * numbered.len());
     text.push_str(parts.next().unwrap_or_default());

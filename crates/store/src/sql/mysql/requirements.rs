@@ -3,16 +3,11 @@
 
 use sqlx::MySqlConnection;
 
-use super::MySqlServer;
-use crate::sql::pool::PooledConnection;
+use crate::sql::pool::{PooledConnection, Server};
 use crate::sql::rows::rows;
 
 const FLUSHES: &str = "SELECT cast(@@innodb_flush_log_at_trx_commit AS signed),
         cast(@@log_bin AS signed), cast(@@sync_binlog AS signed)";
-
-/// The second one is the limit of the user, or else the one of all users.
-const CONNECTION_LIMITS: &str = "SELECT cast(@@max_connections AS signed),
-        cast(@@max_user_connections AS signed)";
 
 /// The columns of [`Found`]. No variable shows `sysdate_is_now`. With it, `sysdate` is the time at which the
 /// statement started. MariaDB reads the first comment only, MySQL the second. `json_value` gave a text for
@@ -107,7 +102,7 @@ fn problems(found: &Found) -> Vec<String> {
 
 /// One sentence for each setting under which an acknowledged sale can be lost.
 pub(super) async fn complaints(
-    connection: &mut PooledConnection<MySqlServer>,
+    connection: &mut PooledConnection<impl Server>,
 ) -> sqlx::Result<Vec<String>> {
     let found: Vec<(i64, i64, i64)> = connection.fetch(FLUSHES, &[]).await?;
     let mut problems = Vec::new();
@@ -126,20 +121,6 @@ pub(super) async fn complaints(
         }
     }
     Ok(problems)
-}
-
-/// The limits on connections, without those that are not set.
-pub(super) async fn connection_limits(
-    connection: &mut PooledConnection<MySqlServer>,
-) -> sqlx::Result<Vec<(String, i64)>> {
-    let found: Vec<(i64, i64)> = connection.fetch(CONNECTION_LIMITS, &[]).await?;
-    let limits = found.into_iter().flat_map(|(all, user)| {
-        [
-            ("max_connections".to_owned(), all),
-            ("max_user_connections".to_owned(), user),
-        ]
-    });
-    Ok(limits.filter(|(_, limit)| *limit > 0).collect())
 }
 
 #[cfg(test)]

@@ -11,14 +11,11 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ServerHealth;
+use super::opener::{Opener, Server, Timed, close};
 use super::queue::Permit;
-use super::server::{Opener, Server, Timed, set_aside};
 use crate::Result;
-use crate::sql::dialect::{AnyRow, Dialect, Statement, Value};
 use crate::sql::errors::{Verdict, before_commit, classify, in_commit};
-
-/// How long the orderly close of a connection may take.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+use crate::sql::statement::{AnyRow, Statement, Value};
 
 /// The longest pause before SQLite's write lock is asked for again: another process may hold it.
 const WRITER_PAUSE: Duration = Duration::from_millis(5);
@@ -149,9 +146,7 @@ impl<S: Server> PooledConnection<S> {
         let answer = S::run(self.send(), statement).await;
         self.received(answer)
     }
-}
 
-impl<D: Dialect> PooledConnection<D> {
     /// Executes a statement, and returns how many rows it changed.
     pub(crate) async fn execute(
         &mut self,
@@ -159,7 +154,7 @@ impl<D: Dialect> PooledConnection<D> {
         values: &[Value<'_>],
     ) -> sqlx::Result<u64> {
         let statement = statement.into();
-        let answer = D::execute(self.send(), statement, values).await;
+        let answer = S::execute(self.send(), statement, values).await;
         self.received(answer)
     }
 
@@ -170,7 +165,7 @@ impl<D: Dialect> PooledConnection<D> {
         values: &[Value<'_>],
     ) -> sqlx::Result<Vec<T>> {
         let statement = statement.into();
-        let answer = D::fetch(self.send(), statement, values).await;
+        let answer = S::fetch(self.send(), statement, values).await;
         self.received(answer)
     }
 }
@@ -210,7 +205,7 @@ impl<S: Server> Drop for PooledConnection<S> {
             }
             Request::Answered if is_wanted => {
                 runtime.spawn(close(Object::take(connection)));
-                set_aside(permit);
+                permit.set_aside();
             }
             Request::Answered if is_outdated => {
                 runtime.spawn(close(Object::take(connection)));
@@ -259,15 +254,6 @@ async fn roll_back_and_return<S: Server>(
         "a connection is closed: it could not be rolled back"
     );
     drop(Object::take(connection));
-}
-
-/// Closes the connection in order, if the server answers.
-pub(super) async fn close(timed: Timed<impl Connection>) {
-    match timeout(CLOSE_LIMIT, timed.connection.close()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
-        Err(_elapsed) => tracing::debug!("a connection was closed without an answer"),
-    }
 }
 
 /// A transaction. If it is dropped before its end, it is rolled back.

@@ -11,8 +11,13 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+/// How long a pool does with fewer connections after the server has refused one.
+const SET_ASIDE: Duration = Duration::from_secs(10);
 
 /// The hash of a SKU, or zero for requests without one. SKUs with the same hash share their turns.
 pub(super) type Key = u64;
@@ -249,8 +254,17 @@ impl Permit {
         self.kind == Kind::Prompt
     }
 
-    /// The connection is out of use. It no longer counts for its SKU.
-    pub(super) fn leave_sku(&mut self) {
+    /// Takes the connection out of use for a while, because the server allows no more.
+    pub(super) fn set_aside(mut self) {
+        self.leave_sku();
+        tokio::spawn(async move {
+            sleep(SET_ASIDE).await;
+            drop(self);
+        });
+    }
+
+    /// It no longer counts for its SKU.
+    fn leave_sku(&mut self) {
         self.queue.state().leave(self.key.take());
         self.queue.serve();
     }

@@ -2,10 +2,11 @@
 
 use tokio::time::Instant;
 
-use super::PooledConnection;
+use super::opener::Server;
 use super::queue::Need;
-use super::server::{Pool, Server};
+use super::{Pool, PooledConnection};
 use crate::{Result, StoreError};
+use stocklock_core::stock::Sku;
 
 /// The connections for one write: first one of any kind, then one that waits for a locked row.
 #[derive(Debug)]
@@ -18,17 +19,19 @@ pub(crate) struct RowConnections<S: Server> {
     was_prompt: bool,
 }
 
-impl<S: Server> RowConnections<S> {
-    /// `pool`: that of the SKU.
-    pub(super) fn new(pool: Pool<S>) -> Self {
-        Self {
-            pool,
+impl<S: Server> Pool<S> {
+    /// The connections for one write that locks a row of this SKU.
+    pub(crate) fn for_row(&self, sku: &Sku) -> RowConnections<S> {
+        RowConnections {
+            pool: self.for_sku(sku),
             since: Instant::now(),
             need: Need::Row,
             was_prompt: false,
         }
     }
+}
 
+impl<S: Server> RowConnections<S> {
     /// The next connection.
     ///
     /// # Errors

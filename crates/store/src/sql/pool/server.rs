@@ -1,73 +1,27 @@
-//! How connections are opened, waited for, and checked before they are used again.
+//! How connections are waited for.
 
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool::managed::{Manager, Metrics, Object, PoolError, QueueMode, RecycleError, WeakPool};
-use sqlx::Connection;
+use deadpool::managed::{Object, PoolError, QueueMode, WeakPool};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::connection::close;
 use super::health::GiveBack;
-use super::queue::{Key, Need, Permit, Queue};
-use super::row::RowConnections;
-use super::{PooledConnection, ServerHealth, StatementEnd, Transaction};
-use crate::clock::ServerClock;
+use super::opener::{Opener, Server, close};
+use super::queue::{Key, Need, Queue};
+use super::{PooledConnection, ServerHealth, Transaction};
 use crate::sql::errors::{Verdict, before_commit, classify, is_connection_limit, unavailable};
 use crate::{Result, StoreError};
 use stocklock_core::stock::Sku;
-
-/// How long a connection may take to answer a ping. Far more than a round trip, and far less than a
-/// request waits for a connection, because several connections may be dead.
-const PING_LIMIT: Duration = Duration::from_millis(250);
 
 /// How long the check for readiness may take. Its statement does no work, so the connection is dead or the
 /// server does not answer.
 const CHECK_LIMIT: Duration = Duration::from_millis(450);
 
-/// How long a pool does with fewer connections after the server has refused one.
-const SET_ASIDE: Duration = Duration::from_secs(10);
-
 /// The first pause before a server that refuses connections is tried again. Each is twice the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-
-/// A database: how to connect to it.
-pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
-    /// Whether the database is a library in this process: it cannot fall silent.
-    const EMBEDDED: bool;
-
-    /// A statement that fails if the server refuses writes. It needs no table and waits for no lock.
-    const CHECK_WRITABLE: &'static str;
-
-    /// One of sqlx's.
-    type Connection: Connection + fmt::Debug + Send + Sync;
-
-    /// Opens a connection and sets up its session.
-    fn open(&self) -> impl Future<Output = sqlx::Result<Self::Connection>> + Send;
-
-    /// Makes the database end a statement on the connection when its [`StatementEnd`] says so. `None` if a
-    /// server does that by itself.
-    fn limit_statements(
-        &self,
-        _: &mut Self::Connection,
-    ) -> impl Future<Output = sqlx::Result<Option<Arc<StatementEnd>>>> + Send {
-        std::future::ready(Ok(None))
-    }
-
-    /// Runs a statement that has neither parameters nor rows.
-    fn run(
-        connection: &mut Self::Connection,
-        statement: &'static str,
-    ) -> impl Future<Output = sqlx::Result<()>> + Send;
-
-    /// Reads the server's clock, in milliseconds since 1970.
-    fn read_clock(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = sqlx::Result<i64>> + Send;
-}
 
 /// A bounded number of connections, opened when they are first needed.
 #[derive(Debug)]
@@ -83,60 +37,6 @@ pub(crate) struct Pool<S: Server> {
 }
 
 type Connections<S> = deadpool::managed::Pool<Opener<S>>;
-
-/// A connection, and the clock of its server.
-#[derive(Debug)]
-pub(crate) struct Timed<C> {
-    pub(super) connection: C,
-    pub(super) clock: ServerClock,
-    pub(super) end: Option<Arc<StatementEnd>>,
-}
-
-/// Opens connections for a pool, and checks them.
-#[derive(Debug)]
-pub(super) struct Opener<S> {
-    server: S,
-    health: Arc<ServerHealth>,
-}
-
-impl<S: Server> Manager for Opener<S> {
-    type Type = Timed<S::Connection>;
-    type Error = sqlx::Error;
-
-    async fn create(&self) -> sqlx::Result<Timed<S::Connection>> {
-        let mut connection = self.server.open().await?;
-        let end = self.server.limit_statements(&mut connection).await?;
-        let clock = ServerClock::shows(S::read_clock(&mut connection).await?);
-        self.health.record_success();
-        Ok(Timed {
-            connection,
-            clock,
-            end,
-        })
-    }
-
-    /// Refuses connections that must be replaced. Reads the clock if the last reading is old or the
-    /// connection may be dead. That costs a request one round trip.
-    async fn recycle(
-        &self,
-        timed: &mut Timed<S::Connection>,
-        metrics: &Metrics,
-    ) -> Result<(), RecycleError<sqlx::Error>> {
-        if self.health.is_outdated(metrics.age()) {
-            return Err(RecycleError::message("the connection must be replaced"));
-        }
-        if self.health.trusts(metrics.last_used()) && timed.clock.is_recent() {
-            return Ok(());
-        }
-        match timeout(PING_LIMIT, S::read_clock(&mut timed.connection)).await {
-            Ok(clock) => {
-                timed.clock = ServerClock::shows(clock?);
-                Ok(())
-            }
-            Err(_elapsed) => Err(RecycleError::message("the connection does not answer")),
-        }
-    }
-}
 
 impl<S: Server> Pool<S> {
     /// At most `size` connections.
@@ -177,11 +77,6 @@ impl<S: Server> Pool<S> {
             key: hasher.finish(),
             health: Arc::clone(&self.health),
         }
-    }
-
-    /// The connections for one write that locks a row of this SKU.
-    pub(crate) fn for_row(&self, sku: &Sku) -> RowConnections<S> {
-        RowConnections::new(self.for_sku(sku))
     }
 
     /// A connection within the wait limit, for statements that wait for no row.
@@ -227,7 +122,7 @@ impl<S: Server> Pool<S> {
                 return Ok(PooledConnection::new(permit, connection, health));
             }
             // The request waits for one of the pool's other connections.
-            set_aside(permit);
+            permit.set_aside();
         }
     }
 
@@ -354,15 +249,6 @@ impl<S: Server> GiveBack for WeakPool<Opener<S>> {
         }
         gave
     }
-}
-
-/// Takes a permit out of use for a while, because the server allows no more connections.
-pub(super) fn set_aside(mut permit: Permit) {
-    permit.leave_sku();
-    tokio::spawn(async move {
-        sleep(SET_ASIDE).await;
-        drop(permit);
-    });
 }
 
 /// Whether a server that refuses a connection with this error may accept one a moment later.

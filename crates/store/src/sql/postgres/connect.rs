@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Executor, PgConnection, SqlStr};
+use sqlx::{ConnectOptions, Executor, PgConnection, Postgres, SqlStr};
 
 use super::requirements::refusals;
 use crate::StoreOptions;
-use crate::sql::dialect::{Dialect, trusted};
+use crate::sql::dialect::Dialect;
 use crate::sql::migration::{self, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
-use crate::sql::statements;
+use crate::sql::statement::{Statement, fetch, query, trusted};
 
 /// How long a transaction may be idle before the server ends it and frees its rows. This service
 /// never pauses inside a transaction, so an idle one has lost its client.
@@ -89,6 +89,8 @@ impl Server for PostgresServer {
 
     type Connection = PgConnection;
 
+    fetch!(query::<Postgres>);
+
     async fn open(&self) -> sqlx::Result<PgConnection> {
         let mut connection = self.options.connect().await?;
         connection.execute(self.session.clone()).await?;
@@ -99,9 +101,8 @@ impl Server for PostgresServer {
         connection.execute(statement).await.map(drop)
     }
 
-    async fn read_clock(connection: &mut PgConnection) -> sqlx::Result<i64> {
-        let clock = statements::clock(&Self::WORDS).text;
-        sqlx::query_scalar(clock).fetch_one(connection).await
+    fn clock() -> Statement {
+        (&Self::texts().clock).into()
     }
 }
 
@@ -128,7 +129,7 @@ impl MigrationServer for PostgresServer {
     }
 
     async fn refusals(&self, connection: &mut PgConnection) -> sqlx::Result<Vec<String>> {
-        refusals(self, connection).await
+        refusals(connection, self.open().await?).await
     }
 
     async fn try_lock(connection: &mut PgConnection) -> sqlx::Result<bool> {
@@ -150,10 +151,6 @@ impl MigrationServer for PostgresServer {
 
     async fn check_schema(_: &mut PgConnection) -> sqlx::Result<()> {
         Ok(())
-    }
-
-    fn is_transient(error: &MigrateError) -> bool {
-        migration::is_transient_on_server(error)
     }
 
     fn explain(&self, error: &MigrateError) -> String {

@@ -3,9 +3,6 @@
 
 use sqlx::{PgConnection, Row, raw_sql};
 
-use super::PostgresServer;
-use crate::sql::pool::Server;
-
 /// Marks the server's session. The mark is unique.
 const MARK: &str = "SELECT set_config('stocklock.session',
     concat(pg_backend_pid(), ' ', clock_timestamp()), false)";
@@ -15,13 +12,13 @@ const FIND_MARK: &str = "SELECT coalesce(current_setting('stocklock.session', tr
 /// A pooler may give a connection another session at each look.
 const LOOKS: u32 = 3;
 
-/// One sentence for each setting under which the service would fail.
+/// One sentence for each setting under which the service would fail. `second`: another connection.
 pub(super) async fn refusals(
-    server: &PostgresServer,
     connection: &mut PgConnection,
+    second: PgConnection,
 ) -> sqlx::Result<Vec<String>> {
     let mut found = Vec::new();
-    if shares_sessions(server, connection).await? {
+    if shares_sessions(connection, second).await? {
         found.push(
             "the pooler before PostgreSQL gives one server session to several clients, so settings \
              and prepared statements are lost; set pool_mode = session"
@@ -38,13 +35,12 @@ pub(super) async fn refusals(
     Ok(found)
 }
 
-/// Whether a second connection, open at the same time, finds itself in the same session of the
+/// Whether the second connection, open at the same time, finds itself in the same session of the
 /// server. PgBouncer uses the session that was used last, so this shows unless others are busy.
 async fn shares_sessions(
-    server: &PostgresServer,
     connection: &mut PgConnection,
+    mut second: PgConnection,
 ) -> sqlx::Result<bool> {
-    let mut second = server.open().await?;
     for _ in 0..LOOKS {
         let mark = text(connection, MARK).await?;
         if text(&mut second, FIND_MARK).await? == mark {

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sqlx::{Executor, SqliteConnection};
+use sqlx::{Executor, Sqlite, SqliteConnection};
 
 use super::super::Pool;
 use super::*;
+use crate::sql::statement::{fetch, query};
 
 /// Each connection is a database of its own, so its content tells which one was used.
 #[derive(Debug)]
@@ -33,9 +34,11 @@ impl Server for Embedded {
         connection.execute(statement).await.map(drop)
     }
 
-    async fn read_clock(_: &mut SqliteConnection) -> sqlx::Result<i64> {
-        Ok(0)
+    fn clock() -> Statement {
+        "SELECT 0".into()
     }
+
+    fetch!(query::<Sqlite>);
 }
 
 const SELL: &str = "INSERT INTO sale VALUES (1)";

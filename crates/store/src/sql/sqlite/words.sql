@@ -1,0 +1,44 @@
+-- The words of SQLite: see ../read.sql. A word without a line is empty.
+
+-- begin
+BEGIN IMMEDIATE
+
+-- begin_snapshot
+BEGIN
+
+-- begin_brief
+BEGIN IMMEDIATE
+
+-- begin_read_uncommitted
+
+-- soon
+
+-- lock_sku
+
+-- lock_rows
+
+-- lock_rows_now
+
+-- lock_free_rows
+
+-- join_stock
+JOIN stock
+
+-- now
+unixepoch('now', 'subsec') * 1000
+
+-- created_at
+created_at
+
+-- integer
+integer
+
+-- no_table
+
+-- use_index: without statistics, SQLite may take the index of the whole level
+INDEXED BY $index
+
+-- connection_limits
+
+-- wanted
+(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, unhex(value ->> 0) AS bytes FROM json_each($1)) AS wanted

@@ -1,0 +1,56 @@
+-- What is written. See read.sql. The expiry of an attempt is compared with the clock when its rows are locked.
+
+-- create_level (sku, warehouse): without units; the write of the plan sets the rest
+INSERT INTO stock (sku, warehouse, on_hand, version) VALUES ($1, $2, 0, 0)
+
+-- change_level (sku, warehouse, units, limit): a locked one; NULL keeps the backorder limit
+UPDATE stock SET on_hand = on_hand + $3, backorder_limit = coalesce($4, backorder_limit), version = version + 1
+    WHERE sku = $1 AND warehouse = $2
+
+-- inserted_columns, a part: those of each movement, in the order of `NewRow::known`; `line` is 0
+operation_id, line, sku, warehouse, kind, delta, read_version, strategy, caller, idempotency_key,
+    request_hash, {remarks}, available_after, level_version
+
+-- record (known…, available, version, reverses, returned, expiry): a movement, in time
+INSERT INTO movement ({inserted_columns}, reverses, returned)
+    SELECT {known}, {available_after}, {level_version}, {sale}, {units_back} {no_table} WHERE {now} < {expires_at}
+
+-- in_time, a part: whether an attempt has not expired
+{now} < {expiry}
+
+-- written, a part: what it returns
+RETURNING on_hand - held + backorder_limit AS available, version
+
+-- if_available (known…, expiry, NULL, NULL, NULL, NULL): a sale, if enough units are available
+UPDATE stock SET version = version + 1, on_hand = on_hand + {delta}
+    WHERE sku = $2 AND warehouse = $3 AND on_hand + {delta} - held >= -backorder_limit AND {in_time}
+    {written}
+
+-- set (known…, expiry, available, NULL, NULL, NULL): sets the level to what was computed, without a condition
+UPDATE stock SET version = version + 1, on_hand = {available} + held - backorder_limit
+    WHERE sku = $2 AND warehouse = $3 AND {available} >= 0 AND {in_time}
+    {written}
+
+-- if_unchanged (known…, expiry, NULL, version, NULL, NULL): a sale, if the level still has the version
+UPDATE stock SET version = version + 1, on_hand = on_hand + {delta}
+    WHERE sku = $2 AND warehouse = $3 AND version = {version} AND {in_time}
+    {written}
+
+-- if_not_fenced (known…, expiry, NULL, version, token, source): the same, and no later holder of the lock has written
+UPDATE stock SET version = version + 1, on_hand = on_hand + {delta}, fence = {token}, fence_source = {source}
+    WHERE sku = $2 AND warehouse = $3 AND version = {version} AND (fence_source <> {source} OR fence <= {token}) AND {in_time}
+    {written}
+
+-- insert_checkpoint (sku, warehouse, version, received, sold, held)
+INSERT INTO checkpoint (sku, warehouse, level_version, received, sold, held) VALUES ($1, $2, $3, $4, $5, $6)
+
+-- update_checkpoint (sku, warehouse, version, received, sold, held, version): if it still has the last version
+UPDATE checkpoint SET level_version = $3, received = $4, sold = $5, held = $6
+    WHERE sku = $1 AND warehouse = $2 AND level_version = $7
+
+-- insert_api_key (id, name, caller, hash, scopes, rate, burst, time, time)
+INSERT INTO api_key (id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
+-- revoke_api_key (id): a key that is revoked already keeps its time
+UPDATE api_key SET revoked_at = cast({now} AS {integer}) WHERE id = $1 AND revoked_at IS NULL
