@@ -43,7 +43,7 @@ tools: ## install what the tests need besides servers: schemathesis, a browser, 
 services: ## check that the servers' programs are installed; install them if allowed
 	@scripts/services.sh
 
-check: ## check format, lints and documentation
+check: bench-test ## check format, lints, documentation and the calculations of the bench
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --features stocklock-locks-bench/peers -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked

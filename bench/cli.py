@@ -32,7 +32,7 @@ COMPARED = ("direct", "hot")
 
 EXAMPLES = """\
 examples:
-  make bench                                   everything, about 40 minutes, into docs/
+  make bench                                   everything, about 45 minutes, into docs/
   make bench BENCH='--quick'                   a first look, about 6 minutes, into target/bench
   make bench BENCH='--only postgres --part hot --part batch'      two parts on one database
   make bench BENCH_BINARY=/path/stocklock      measures another build, compiles only testkit

@@ -94,6 +94,19 @@ def sell_out(
         raise BenchError(f"{audit.sold} of {units} units were sold in {seconds:.0f} s")
 
 
+def holds(
+    service: Client, kind: str, strategy: Strategy, connections: int, seconds: float
+) -> Run:
+    """Holds of one new SKU; see shop.lua for `kind`."""
+    sku = new_sku(service)
+    measured = _wrk(service, "shop.lua", [kind, sku, "1", "0", "1"], connections, seconds)
+    audit = service.final_audit(sku)
+    # A unit that was sold has been held and confirmed.
+    operations = audit.held + 2 * audit.sold
+    check(service, strategy, measured, connections, audit._replace(sold=operations))
+    return measured
+
+
 class Market:
     """SKUs that several runs buy."""
 
@@ -110,9 +123,20 @@ class Market:
         path = f"/stock/deduct?sku={self._prefix}{{}}&strategy={strategy.name}"
         measured = _orders(self._service, "POST", path, connections, seconds,
                            skus=self._count, exponent=exponent)  # fmt: skip
+        return self._check(strategy, measured, connections)
+
+    def order(
+        self, strategy: Strategy, exponent: float, lines: int, connections: int, seconds: float
+    ) -> Run:
+        """Orders with this many lines. The rate counts lines."""
+        arguments = ["orders", f"{self._prefix}{{}}", str(self._count), str(exponent), str(lines)]
+        measured = _wrk(self._service, "shop.lua", arguments, connections, seconds)
+        return self._check(strategy, measured, connections * lines)
+
+    def _check(self, strategy: Strategy, measured: Run, open_units: int) -> Run:
         audit = self._service.final(lambda: self._service.audit_of_all(self._prefix))
         sold = audit.sold - self._sold
-        check(self._service, strategy, measured, connections, audit._replace(sold=sold))
+        check(self._service, strategy, measured, open_units, audit._replace(sold=sold))
         self._sold = audit.sold
         return measured
 

@@ -3,27 +3,7 @@
 -- an Idempotency-Key send it in another header, so that all cost wrk the same. With more than one SKU,
 -- each `{}` in PATH becomes its number: in turn, or for an EXPONENT above 0 under a Zipf law.
 
-local DRAWS = 100000
-
--- Numbers from 1 to `count` under a Zipf law, the same in each run: number k is drawn in proportion to k^-exponent.
-local function zipf(count, exponent)
-  local below, sum = {}, 0
-  for number = 1, count do
-    sum = sum + number ^ -exponent
-    below[number] = sum
-  end
-  math.randomseed(1)
-  local draws = {}
-  for index = 1, DRAWS do
-    local value, low, high = math.random() * sum, 1, count
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if below[middle] > value then high = middle else low = middle + 1 end
-    end
-    draws[index] = low
-  end
-  return draws
-end
+local zipf = dofile(debug.getinfo(1, "S").source:match("^@(.*/)") .. "zipf.lua")
 
 function init(arguments)
   local method, path, header, nonce = arguments[1], arguments[2], arguments[3], arguments[4]

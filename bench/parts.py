@@ -17,6 +17,8 @@ MANY = CONNECTIONS[-1]
 # A batch call: the lines of a request, and the connections. The lines of all connections together
 # are fewer than the writes that one SKU may have in progress.
 LINES, BATCHES = 100, 16
+# The lines of an order.
+ORDER_LINES = 3
 # pgbench gets fastest with so many clients.
 BATCH_CLIENTS = 2
 # The SKUs under a Zipf law, and its exponent.
@@ -121,6 +123,28 @@ def zipf(site: Site) -> Iterator[Sides]:
 
 
 @contextmanager
+def orders(site: Site) -> Iterator[Sides]:
+    """Orders of several of these SKUs, and as many deductions of one."""
+    group_commit = site.service.strategy("group-commit")
+    market = Market(site.service, SKUS)
+    yield {
+        "single deductions": partial(market.buy, group_commit, EXPONENT, MANY),
+        "orders": partial(market.order, group_commit, EXPONENT, ORDER_LINES, MANY),
+    }
+
+
+@contextmanager
+def holds(site: Site) -> Iterator[Sides]:
+    """Holds of one SKU, with and without their confirmation."""
+    group_commit = site.service.strategy("group-commit")
+    kinds = {"holds": "holds", "holds and confirms": "confirms"}
+    yield {"deductions": deductions(site, "group-commit", MANY)} | {
+        side: partial(load.holds, site.service, kind, group_commit, MANY)
+        for side, kind in kinds.items()
+    }
+
+
+@contextmanager
 def cold(site: Site) -> Iterator[Sides]:
     """One connection buys a SKU of its own while 256 others buy one SKU, or as many SKUs."""
     group_commit = site.service.strategy("group-commit")
@@ -183,6 +207,8 @@ PARTS: dict[str, Callable[[Site], AbstractContextManager[Sides]]] = {
     "batch": batch,
     "sold-out": sold_out,
     "zipf": zipf,
+    "orders": orders,
+    "holds": holds,
     "cold": cold,
     "counter": counter,
 }

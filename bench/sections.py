@@ -5,7 +5,7 @@ from statistics import median
 
 from .grid import grid, refused
 from .load import Run
-from .parts import BATCH_CLIENTS, BATCHES, EXPONENT, LINES, MANY, PARTS, SKUS
+from .parts import BATCH_CLIENTS, BATCHES, EXPONENT, LINES, MANY, ORDER_LINES, PARTS, SKUS
 
 INTRO = """\
 While one commit of a SKU is in flight, `group-commit` gathers the next deductions of that SKU, and commits them together.
@@ -45,6 +45,16 @@ TEXTS = {
         f"{SKUS:,} SKUs under a Zipf law",
         f"{MANY} connections. Each request buys a random SKU: number k in proportion to"
         f" 1/k^{EXPONENT:.0f}. The sequence is the same in each run.",
+    ),
+    "orders": (
+        f"Orders of {ORDER_LINES} lines under a Zipf law",
+        f"{MANY} connections. Each line has a random SKU, of {SKUS:,} under the same law. The rates"
+        " count lines, the latencies are those of requests.",
+    ),
+    "holds": (
+        "Holds of one SKU",
+        f"{MANY} connections. In the last column each hold is confirmed as soon as it is answered,"
+        " and both count.",
     ),
     "cold": (
         "A cold SKU beside hot ones",

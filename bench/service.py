@@ -16,7 +16,7 @@ from .process import BenchError, Process, program
 # On-hand units of a new SKU. No run can sell it out.
 PLENTY = 1_000_000_000
 Strategy = namedtuple("Strategy", "name tier")
-Audit = namedtuple("Audit", "sold drift consistent")
+Audit = namedtuple("Audit", "sold held drift consistent")
 
 
 class Client:
@@ -70,7 +70,8 @@ class Client:
         found = [one for sku in skus for one in sku["warehouses"]]
         consistent = not any("error" in sku for sku in skus)
         return Audit(
-            sold=sum(one["sold"] for one in found), drift=sum(abs(one["drift"]) for one in found),
+            sold=sum(one["sold"] for one in found), held=sum(one["held"] for one in found),
+            drift=sum(abs(one["drift"]) for one in found),
             consistent=consistent and all(one["consistent"] for one in found),
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ def run(connections: int, rate: float) -> Run:
 
 
 def void(answered: int, sold: int, *, drift: int = 0, unsafe: bool = False) -> str | None:
-    audit = Audit(sold, drift, consistent=drift == 0)
+    audit = Audit(sold, 0, drift, consistent=drift == 0)
     return why_void(run(4, 1) | {"answered": answered}, audit, 4, unsafe=unsafe)
 
 

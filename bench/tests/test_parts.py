@@ -113,12 +113,12 @@ class FakeClient(Client):
 class Checks(unittest.TestCase):
     def test_audit_sums_the_skus_of_a_market(self) -> None:
         def line(sku: str, sold: int, drift: int) -> str:
-            return (f'{{"sku": "{sku}", "warehouses": [{{"sold": {sold}, "drift": {drift},'
+            return (f'{{"sku": "{sku}", "warehouses": [{{"sold": {sold}, "held": 1, "drift": {drift},'
                     f' "consistent": {"false" if drift else "true"}}}]}}')  # fmt: skip
 
         lines = [line("m-1", 3, 0), line("m-2", 4, 0), line("other", 9, 9)]
         audit = FakeClient(audit="\n".join(lines)).audit_of_all("m-")
-        self.assertEqual(audit, (7, 0, True))
+        self.assertEqual(audit, (7, 2, 0, True))
         # Two errors must not cancel each other out.
         lines = [line("m-1", 3, 1), line("m-2", 4, -1)]
         audit = FakeClient(audit="\n".join(lines)).audit_of_all("m-")
