@@ -30,11 +30,12 @@ rules | duplicates | | duplicates::
 rules | creations | TEST_CREATIONS=1000 | creations::
 rules | returns | TEST_PAIRS=10000 | reversals::concurrent::
 rules | orders | TEST_ORDER_PAIRS=10000 TEST_ORDER_LEVELS=100 TEST_ORDER_BUYERS=256 TEST_ORDER_SECONDS=6 | --test-threads=1 orders::contended::
-holds | holds | TEST_HOLDS=10000 TEST_EXPIRED_HOLDS=1000 | holds:: --skip open_holds --skip kills --skip interleavings
-holds | open-holds | TEST_OPEN_HOLDS=1000000 | --test-threads=1 open_holds
 rules | interleavings | EXPLORE=full | interleavings:: --skip walks::
 rules | failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
-faults | kills | TEST_KILLS=20 | kills::
+holds | holds | TEST_HOLDS=10000 TEST_EXPIRED_HOLDS=1000 | holds:: --skip open_holds --skip kills --skip interleavings
+holds | open-holds | TEST_OPEN_HOLDS=1000000 | --test-threads=1 open_holds
+hold-kills | hold-kills | TEST_KILLS=100 | kills::holds
+faults | kills | TEST_KILLS=20 | kills:: --skip kills::holds
 faults | faults | | faults::full:: holder_stopped::full:: holder_killed::full:: unknown_commit::full::
 faults | databases | | oversell::full:: distant_race::full:: deduct_batch::full:: sold_out::full:: servers::full::
 counters | counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
