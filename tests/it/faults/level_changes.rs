@@ -3,8 +3,8 @@
 use std::slice;
 use std::sync::Arc;
 
-use reqwest::RequestBuilder;
 use reqwest::header::IF_MATCH;
+use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::json;
 
@@ -191,6 +191,37 @@ async fn order_with_lost_commit_is_made_once(
     for sku in ["lost", "other"] {
         subject.ledger.assert_sold(sku, &sold).await;
         subject.ledger.assert_consistent(sku).await;
+    }
+}
+
+/// Goal: a hold whose commit has an unknown outcome is made once, and its answer says when it ends; also if it
+/// replaces another one, which has ended when the attempt is repeated.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_with_lost_commit_is_made_once(
+    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
+    #[values(Cut::Before, Cut::After)] cut: Cut,
+) {
+    let subject = Proxied::start(backend, 1, &[]).await;
+    for sku in ["lost", "other"] {
+        subject.app.set_level(sku, 3).await;
+    }
+    let mut body = json!({"lines": [{"sku": "other"}, {"sku": "lost"}], "expires_in_s": 600});
+    for round in 0..ROUNDS {
+        let trigger = arm_for_order(cut, &subject);
+        let hold = subject.app.request(0, Method::POST, "/holds").json(&body);
+        let answer = send_until_final(add_key_if(true, hold)).await;
+        assert_eq!(trigger.fired(), 1);
+        assert_eq!((answer.status, answer.replayed), (201, false), "{answer:?}");
+        assert!(answer.body["expires_at"].is_string(), "{answer:?}");
+        assert_eq!(answer.body["lines"][1]["quantity"], 1, "{answer:?}");
+        // Two holds stay; the others replace the second one.
+        if round > 0 {
+            body["replaces"] = answer.id.into();
+        }
+    }
+    for sku in ["lost", "other"] {
+        assert_eq!(subject.ledger.assert_consistent(sku).await.held, 2, "{sku}");
     }
 }
 

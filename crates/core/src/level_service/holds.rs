@@ -123,7 +123,9 @@ impl LevelService {
             Some(old) => self.replace_hold(hold, old).await?,
             None => self.change(hold).await?,
         };
-        let recorded_at = if made.replayed {
+        let expires_at = made.lines.iter().find_map(|line| line.expires_at);
+        // Lines that were read from the ledger have none, also if this request has made them itself.
+        let recorded_at = if expires_at.is_none() {
             let movements = self.store.operation(made.operation).await?;
             movements.into_iter().next().map(|one| one.created_at)
         } else {
@@ -133,7 +135,6 @@ impl LevelService {
             quantity: made.held_delta,
             ..made.into()
         };
-        let expires_at = made.lines.iter().find_map(|line| line.expires_at);
         let lines = made.lines.into_iter();
         let lines = lines.filter(|line| line.held_delta > 0);
         let mut lines: Vec<_> = lines.map(line).collect();

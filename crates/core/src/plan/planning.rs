@@ -67,11 +67,13 @@ impl<'a, 's> Planning<'a, 's> {
     fn decide(&mut self, operation: &'a Operation) -> Decision {
         let mut steps = Vec::with_capacity(operation.lines.len());
         let mut refusals = Vec::new();
-        let mut lines: Vec<_> = operation.lines.iter().enumerate().collect();
-        lines.sort_by_key(|(_, line)| order(line));
-        for (place, line) in lines {
-            if let Err(outcome) = self.take(place, line, &mut steps) {
-                refusals.push((place, outcome));
+        for turn in 0..TURNS {
+            for (place, line) in operation.lines.iter().enumerate() {
+                if order(line) == turn
+                    && let Err(outcome) = self.take(place, line, &mut steps)
+                {
+                    refusals.push((place, outcome));
+                }
             }
         }
         // A hold that has ended is the reason, whatever is short then.
@@ -286,8 +288,10 @@ struct Taken<'a> {
     before: Option<StockLevel>,
 }
 
-/// The order in which lines are decided: what holds give back is there for the others; and a line that has a
-/// choice leaves the units of the others.
+const TURNS: u8 = 3;
+
+/// In which turn a line is decided: what holds give back is there for the others; and a line that has a choice
+/// leaves the units of the others.
 fn order(line: &Line) -> u8 {
     match line.change {
         Change::End(_) => 0,
@@ -299,6 +303,11 @@ fn order(line: &Line) -> u8 {
 /// Numbers the movements of an operation: a return and the end of a hold have a number, and the others get the
 /// lowest that are left, in the order of the lines.
 fn number(operation: &Operation, steps: &mut [Taken<'_>]) {
+    if let ([line], [taken]) = (&*operation.lines, &mut *steps) {
+        // Almost all operations, so this makes no collection.
+        taken.ledger_line = line.given_number().unwrap_or_default();
+        return;
+    }
     let given = operation.lines.iter().filter_map(Line::given_number);
     let given: HashSet<_> = given.collect();
     let mut left = (0..).filter(|number| !given.contains(number));

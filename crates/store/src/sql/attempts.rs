@@ -3,7 +3,7 @@
 use std::slice;
 
 use super::dialect::Dialect;
-use super::errors::{before_commit, conflict_if_duplicate};
+use super::errors::{Inserted, before_commit, conflict_if_duplicate};
 use super::ledger_row::NewRow;
 use super::pool::{PooledConnection, Transaction};
 use super::snapshot::{RowLocks, lock_levels, recorded_among, snapshot, with_keys};
@@ -174,8 +174,13 @@ impl<D: Dialect> SqlStore<D> {
                 create_levels(&mut tx, &plan, &reading.snapshot).await?;
                 holds::write(&mut tx, &plan).await
             };
-            self.read(2 * READ, rows).await?;
-            self.write(write_and_commit(tx, &plan, deadline)).await
+            match self.read(2 * READ, rows).await? {
+                Inserted::New => self.write(write_and_commit(tx, &plan, deadline)).await,
+                Inserted::Duplicate => {
+                    tx.roll_back().await;
+                    Ok(Written::Duplicate)
+                }
+            }
         } else {
             let rolled_back = async {
                 tx.roll_back().await;

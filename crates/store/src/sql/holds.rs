@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::before_commit;
+use super::errors::{Inserted, before_commit, inserted};
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
@@ -148,12 +148,14 @@ async fn last_end<D: Dialect>(
 /// Deletes the lines of holds that a plan ends, and inserts those that it opens, in the transaction that has
 /// locked their levels.
 ///
+/// [`Inserted::Duplicate`]: an earlier attempt at the operation has made its hold, and its outcome was unknown.
+///
 /// # Errors
 /// [`StoreError::Aborted`] if a line has been extended since it was read.
 pub(super) async fn write<D: Dialect>(
     connection: &mut PooledConnection<D>,
     plan: &Plan<'_>,
-) -> Result<()> {
+) -> Result<Inserted> {
     for piece in pieces(&plan.ended) {
         let values: Vec<_> = piece
             .iter()
@@ -198,12 +200,12 @@ pub(super) async fn write<D: Dialect>(
             .collect();
         let rows = rows.join(", ");
         let insert = Statement::built(format!("INSERT INTO hold ({COLUMNS}, line) VALUES {rows}"));
-        connection
-            .execute(insert, &values)
-            .await
-            .map_err(before_commit)?;
+        let answer = connection.execute(insert, &values).await;
+        if inserted(answer, false)? == Inserted::Duplicate {
+            return Ok(Inserted::Duplicate);
+        }
     }
-    Ok(())
+    Ok(Inserted::New)
 }
 
 /// Which holds, and how many, are on a page. `now`: the server's clock.
