@@ -15,7 +15,7 @@ import urllib.request
 
 from axe_core_python.selenium import Axe
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -24,6 +24,8 @@ from selenium.webdriver.common.by import By
 LIMIT_SECONDS = 60
 RACE_SECONDS = 240
 PAUSE_SECONDS = 0.05
+# How often chromedriver is started if it exits at once.
+MAX_STARTS = 5
 
 DESKTOP = (1280, 900)
 PHONE = (360, 800)
@@ -138,7 +140,16 @@ class Browser(webdriver.Chrome):
                      "--disable-component-update", "--disable-sync", "--lang=en"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        super().__init__(options=options, service=Service(shutil.which("chromedriver")))
+        # Each service draws a free port. Several tests run at once, so another process can take the port before
+        # chromedriver listens on it, and chromedriver then exits with status 1.
+        for start in range(1, MAX_STARTS + 1):
+            try:
+                super().__init__(options=options, service=Service(shutil.which("chromedriver")))
+                break
+            except WebDriverException as error:
+                port_is_taken = (error.msg or "").endswith("unexpectedly exited. Status code was: 1")
+                if not port_is_taken or start == MAX_STARTS:
+                    raise
         self.set_script_timeout(LIMIT_SECONDS)
 
     def look(self, scheme="light", size=DESKTOP, motion="no-preference"):

@@ -20,7 +20,7 @@ use crate::support::distant::distant;
 use crate::support::process::Process;
 use crate::support::redis::{RedisCluster, command};
 use crate::support::services::Backend::Sqlite;
-use crate::support::services::PrivateServer;
+use crate::support::services::{PrivateServer, fresh_database};
 
 /// Each call may take a quarter of it.
 const WAIT_LIMIT: Duration = Duration::from_secs(2);
@@ -37,6 +37,19 @@ async fn until_asked(subject: &Subject, method: CounterMethod) {
         is_loaded && matches!(taken, Ok(Admitted { .. } | Refused { .. }))
     })
     .await;
+}
+
+#[tokio::test]
+async fn replica_of_redis_lua_is_ready_only_while_redis_is_up() {
+    let server = PrivateServer::redis(&[]).await;
+    let database = fresh_database(Sqlite).await;
+    let variables = [("REDIS_URL", server.url()), ("STRATEGY", "redis-lua")];
+    let mut replica = Process::lab(&database.url, &variables).await;
+    assert_eq!(replica.get("/readyz").await.status, 200);
+    server.kill9();
+    assert_eq!(replica.get("/readyz").await.status, 503);
+    server.restart().await;
+    replica.is_ready().await;
 }
 
 #[tokio::test]

@@ -6,10 +6,13 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
+use super::session::Session;
 use super::{Answer, Proxied, add_key_if, send};
 use crate::support::app::TestApp;
 use crate::support::proxy::Hold;
+use crate::support::rival::lock_is_waited_for;
 use crate::support::services::Backend;
 
 /// A deduction of `hot` through the proxy, whose first message is held; its SKU has no units.
@@ -88,4 +91,33 @@ async fn message_before_its_expiry_may_sell(
     assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
     assert_eq!(late.subject.ledger.sold("hot").await, [answer.id]);
     late.subject.ledger.assert_consistent("hot").await;
+}
+
+/// The message arrives in time, but waits for the row until it has expired. Until the row is unlocked, the
+/// service does not know whether the message has sold a unit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_is_not_refused_while_its_message_waits() {
+    let wait_limit = Duration::from_secs(4);
+    let mut late = Late::start(Backend::Postgres, false, wait_limit).await;
+    let started = Instant::now();
+    late.restock().await;
+    let url = late.subject.database.url.clone();
+    let mut holder = Session::open(Backend::Postgres, &url).await;
+    assert!(holder.try_lock_hot().await, "the row is free");
+    // The server ends the wait for the row after the wait limit, so the wait begins late.
+    sleep_until(started + wait_limit / 2).await;
+    let unlock_after_expiry = async {
+        lock_is_waited_for(Backend::Postgres, &url).await;
+        sleep_until(started + wait_limit + Duration::from_millis(100)).await;
+        assert!(
+            !late.answer.is_finished(),
+            "refused while the row is locked"
+        );
+        holder.unlock().await;
+    };
+    tokio::join!(late.hold.deliver(), unlock_after_expiry);
+    let answer = (&mut late.answer).await.unwrap();
+    let expected = (409, "insufficient-stock");
+    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    assert_eq!(late.subject.ledger.sold("hot").await, [""; 0]);
 }

@@ -230,8 +230,8 @@ impl LevelService {
     }
 }
 
-/// The level of a line that is refused because units are missing, and how many may help it: one more than the
-/// attempt has found, because they may be split.
+/// The level of a line that is refused because units are missing, and how many units must be available for another
+/// attempt. Another attempt is worthwhile if the level now has one unit more than this one found.
 fn short_line(line: &RefusedLine) -> Option<((Sku, Warehouse), i64)> {
     let (StockError::Insufficient {
         available,

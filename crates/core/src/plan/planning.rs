@@ -76,7 +76,7 @@ impl<'a, 's> Planning<'a, 's> {
                 }
             }
         }
-        // A hold that has ended is the reason, whatever is short then.
+        // A hold that has ended is the reason, even if other lines are short then.
         refusals.sort_by_key(|(place, _)| (order(&operation.lines[*place]) > 0, *place));
         if !steps.is_empty() {
             // What is left of a sale comes back, even if nothing is left of some of its lines.

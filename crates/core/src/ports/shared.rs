@@ -1,6 +1,6 @@
 //! Makes operations of several levels in one transaction, which waits for no row.
 //!
-//! If all are deductions of one line, nothing is read. A level whose row is locked, or that has too few units,
+//! If each is a deduction of one level, nothing is read. A level whose row is locked, or that has too few units,
 //! is left out; so is one of which the ledger has an operation. Otherwise the rows that are free are locked, and
 //! the operations that miss none are planned. What is left out is made by another attempt.
 //!
@@ -75,7 +75,7 @@ async fn lock_and_write<S: BatchStore>(
     missed.into_iter().map(answer).collect()
 }
 
-/// Makes deductions of one line without a snapshot.
+/// Makes deductions of one level each without a snapshot.
 async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<SharedAnswer> {
     let mut left_out = HashSet::new();
     for _ in 0..ATTEMPTS {
@@ -128,7 +128,7 @@ async fn recorded_levels<'a, S: BatchStore>(
     Ok(recorded.map(level).collect())
 }
 
-/// The level of an operation of one line.
+/// The level of an operation of one level.
 fn level(operation: &Operation) -> (&Sku, &Warehouse) {
     let line = operation.first();
     (&line.sku, &line.warehouse)

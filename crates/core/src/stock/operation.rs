@@ -250,7 +250,7 @@ impl Operation {
         self.lines.len() == 1 && self.lines[0].others.is_empty()
     }
 
-    /// The units, if it is a deduction of one line: a guarded write makes that without a snapshot.
+    /// The units, if it is a deduction of one level: a guarded write makes that without a snapshot.
     #[must_use]
     pub fn as_deduction(&self) -> Option<Quantity> {
         match self.first().change {

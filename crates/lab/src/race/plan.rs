@@ -29,7 +29,7 @@ const MAX_RTT: Duration = Duration::from_millis(100);
 
 /// Why another strategy cannot race with orders of several lines or with holds.
 pub(crate) const ONLY_GROUP_COMMIT: &str =
-    "orders of several lines and holds are made by group-commit, whatever the strategy is";
+    "orders of several lines and holds are made by group-commit under every strategy";
 
 /// The strategies of a race.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -272,7 +272,7 @@ impl RacePlan {
         i64::try_from(self.lines).unwrap_or(i64::MAX)
     }
 
-    /// Whether purchases are orders of several lines or holds, which share transactions whatever the strategy is.
+    /// Whether purchases are orders of several lines or holds, which share transactions under every strategy.
     #[must_use]
     pub fn is_only_for_group_commit(&self) -> bool {
         self.lines > 1 || self.holds

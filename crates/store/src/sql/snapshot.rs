@@ -201,7 +201,8 @@ pub(super) async fn recorded_among<'a, D: Dialect>(
     }
     let mut found = with_keys(connection, &keys).await?;
     if !ids.is_empty() {
-        // An operation without a key has one line.
+        // Without a key, an operation has one line, but possibly several movements: its units may come from several
+        // warehouses.
         let list = json(ids.into_iter());
         found.extend(wanted(connection, &D::texts().with_ids, &list).await?);
     }

@@ -60,7 +60,7 @@ async fn buy(cart: Caller) -> Vec<Bought> {
 async fn kill_leaves_all_lines_of_a_cart_or_none(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    // A request need not end before the database is back, if nobody kills that.
+    // A request need not end before the database is back, if the database is not killed.
     let (server, database, limits) = match backend {
         Sqlite => (None, Some(fresh_database(backend).await), &[][..]),
         _ => (Some(PrivateServer::start(backend).await), None, &HASTY[..]),

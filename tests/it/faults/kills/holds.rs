@@ -79,7 +79,7 @@ async fn kill_loses_no_hold_and_ends_none_twice(#[values(Mysql, Postgres)] backe
             assert_eq!(recorded.remove(by), Some(end), "{by} ends {hold}");
         }
         recorded.retain(|_, (kind, ..)| *kind != MovementKind::Received);
-        assert!(recorded.is_empty(), "nobody knows of {recorded:?}");
+        assert!(recorded.is_empty(), "no answer names {recorded:?}");
         let audit = shop.ledger.assert_consistent(sku).await;
         let sold = units * i64::try_from(confirmed).expect("few holds");
         assert_eq!((audit.on_hand, audit.held), (STOCK - sold, 0));

@@ -1,6 +1,6 @@
 //! Levels and operations that are generated, and a database that does what plans say.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -11,8 +11,9 @@ use super::super::{Plan, Recorded, Snapshot, rules};
 use crate::ports::{AttemptOutcome, BatchAnswer};
 use crate::stock::{
     Adjustment, Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey,
-    LevelChange, MAX_UNITS, Movement, MovementKind, NEVER, Operation, OperationId, Precondition,
-    Quantity, Remark, Remarks, RequestHash, Reversal, Scope, Sku, StockLevel, Warehouse,
+    LevelChange, Line, MAX_UNITS, Movement, MovementKind, NEVER, Operation, OperationId,
+    Precondition, Quantity, Remark, Remarks, RequestHash, Reversal, Scope, Sku, StockLevel,
+    Warehouse,
 };
 
 /// Stock and ledger, as a database has them.
@@ -129,6 +130,60 @@ impl Shop {
             .map(|answer| answer.expect("no error"))
             .map(without_order)
             .collect()
+    }
+
+    /// Asserts that no number of an operation occurs twice in the ledger, and that the movements of each line add
+    /// up to what it asked for.
+    pub(super) fn assert_recorded_once(&self, operations: &[Operation], seed: u64) {
+        let mut numbers = HashSet::new();
+        for one in &self.ledger {
+            let is_new = numbers.insert((one.operation, one.line));
+            assert!(is_new, "seed {seed}: {} twice", one.operation);
+        }
+        for operation in operations {
+            let of_operation = self
+                .ledger
+                .iter()
+                .filter(|one| one.operation == operation.id);
+            let mut movements: Vec<_> = of_operation.collect();
+            if movements.is_empty() {
+                continue;
+            }
+            // The other lines have their movements in the order of the lines.
+            movements.sort_by_key(|one| one.line);
+            let given: HashSet<_> = operation
+                .lines
+                .iter()
+                .filter_map(Line::given_number)
+                .collect();
+            let has_given = |one: &&Movement| given.contains(&one.line);
+            let (with_given, others): (Vec<_>, Vec<_>) = movements.into_iter().partition(has_given);
+            let mut others = others.into_iter().map(|one| one.held_delta - one.delta);
+            for line in &operation.lines {
+                let asked = match &line.change {
+                    Change::Return(one) => {
+                        let made = with_given.iter().find(|made| made.line == one.line);
+                        let units = one.quantity.map(Quantity::units);
+                        assert!(
+                            units.is_none() || made.expect("a movement").returned == units,
+                            "seed {seed}"
+                        );
+                        continue;
+                    }
+                    Change::End(_) => continue,
+                    Change::Adjust(delta) => Some(-delta),
+                    change => change.quantity().map(Quantity::units),
+                };
+                let mut units = others.next().expect("a movement");
+                if let Some(asked) = asked {
+                    while units < asked {
+                        units += others.next().expect("the rest of the units");
+                    }
+                    assert_eq!(units, asked, "seed {seed}");
+                }
+            }
+            assert_eq!(others.next(), None, "seed {seed}");
+        }
     }
 }
 
