@@ -168,19 +168,19 @@ impl<D: Dialect> SqlStore<D> {
         let planned = batch.iter().zip(&missed);
         let planned = planned.filter_map(|(one, missed)| missed.is_none().then_some(one));
         let plan = Plan::new(&reading.snapshot, planned, Instant::now());
-        let written = if let Some(deadline) = plan.deadline() {
+        let (mut deadline, mut written) = (plan.deadline(), Ok(Written::Levels(Vec::new())));
+        if deadline.is_some() {
             // Nothing can be committed before the write, so its bound does not cover these.
             let rows = async {
                 create_levels(&mut tx, &plan, &reading.snapshot).await?;
                 holds::write(&mut tx, &plan).await
             };
-            match self.read(2 * READ, rows).await? {
-                Inserted::New => self.write(write_and_commit(tx, &plan, deadline)).await,
-                Inserted::Duplicate => {
-                    tx.roll_back().await;
-                    Ok(Written::Duplicate)
-                }
+            if self.read(2 * READ, rows).await? == Inserted::Duplicate {
+                (deadline, written) = (None, Ok(Written::Duplicate));
             }
+        }
+        if let Some(deadline) = deadline {
+            written = self.write(write_and_commit(tx, &plan, deadline)).await;
         } else {
             let rolled_back = async {
                 tx.roll_back().await;
@@ -188,8 +188,7 @@ impl<D: Dialect> SqlStore<D> {
             };
             // If it takes too long, the pool closes the connection. The answers hold.
             let _ = self.read(READ, rolled_back).await;
-            Ok(Written::Levels(Vec::new()))
-        };
+        }
         // The outcome of a COMMIT is visible to the next transaction that locks the row.
         Ok(((plan, written, Expiry::passed()), missed))
     }
