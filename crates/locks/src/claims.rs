@@ -149,6 +149,6 @@ pub struct Claimant {
     /// it counts from the arrival in the queue, also for a holder, by the clocks of the server and of this
     /// client. `None` if the server does not know it.
     pub age: Option<Duration>,
-    /// How long the claim lives without a renewal. `None` on ZooKeeper, where the session decides.
+    /// How long the claim lasts without a renewal. `None` on ZooKeeper, where the session decides.
     pub expires_in: Option<Duration>,
 }

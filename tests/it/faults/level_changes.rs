@@ -225,6 +225,27 @@ async fn hold_with_lost_commit_is_made_once(
     }
 }
 
+/// Goal: a hold that is made is not answered as if nothing had been changed, although its end cannot be read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_whose_end_cannot_be_read_is_unknown() {
+    let subject = Proxied::start(Backend::Postgres, 1, &[]).await;
+    subject.app.set_level("hot", 2).await;
+    let trigger = Cut::After.arm(&subject);
+    let read = b"WHERE operation_id = $1 ORDER BY line";
+    let read = subject.proxy.cut_before(read, u32::MAX);
+    let body = json!({"lines": [{"sku": "hot"}]});
+    let hold = subject.app.request(0, Method::POST, "/holds").json(&body);
+    let hold = add_key_if(true, hold);
+    let answer = send(copy(&hold)).await;
+    assert_eq!(trigger.fired(), 1);
+    assert!(read.fired() > 0, "{answer:?}");
+    assert_eq!(answer.status_and_code(), (504, "outcome-unknown"));
+    read.disarm();
+    let answer = send_until_final(hold).await;
+    assert_eq!((answer.status, answer.replayed), (201, true), "{answer:?}");
+    assert_eq!(subject.ledger.assert_consistent("hot").await.held, 1);
+}
+
 /// Goal: if the service cannot find out either, it answers 504, and the repeat with the key gets what happened.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -126,7 +126,11 @@ impl LevelService {
         let expires_at = made.lines.iter().find_map(|line| line.expires_at);
         // Lines that were read from the ledger have none, also if this request has made them itself.
         let recorded_at = if expires_at.is_none() {
-            let movements = self.store.operation(made.operation).await?;
+            let movements = self.store.operation(made.operation).await;
+            // The hold is made, so no error may say that nothing was changed.
+            let movements = movements.map_err(|error| StockError::OutcomeUnknown {
+                source: error.into(),
+            })?;
             movements.into_iter().next().map(|one| one.created_at)
         } else {
             None

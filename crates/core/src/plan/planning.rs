@@ -288,6 +288,7 @@ struct Taken<'a> {
     before: Option<StockLevel>,
 }
 
+/// How many turns there are.
 const TURNS: u8 = 3;
 
 /// In which turn a line is decided: what holds give back is there for the others; and a line that has a choice
