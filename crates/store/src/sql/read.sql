@@ -12,7 +12,7 @@
 --   lock_sku                Excludes other transactions that may create a level of the SKU $1, if `begin` does not.
 --   lock_rows               Follows a query whose rows are locked; `lock_rows_now`: it fails if one is locked already;
 --                           `lock_free_rows`: a query on `wanted` and `stock`, without the rows that are locked.
---   join_stock              `JOIN stock`, so that the levels are found by their names.
+--   join                    Joins the table $index by its primary key.
 --   now                     The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of
 --                           the statement or transaction.
 --   created_at              The column as RFC 3339 text.
@@ -22,6 +22,8 @@
 --   connection_limits       The settings that limit the connections of the user, and how many each allows.
 --   wanted                  A table of the arrays in the JSON array $1: a text, another text, and the bytes of which
 --                           the first text has the hexadecimal digits.
+--   wanted_lines            The same of arrays that are lines of holds: the bytes of the operation id; number, end in
+--                           milliseconds since 1970, SKU, warehouse, units, reference.
 
 -- level_columns, a part: the columns of `LevelRow`
 sku, warehouse, on_hand, held, backorder_limit, version
@@ -59,7 +61,7 @@ SELECT {level_columns} FROM stock WHERE sku = $1 AND warehouse = $2
 
 -- wanted_levels (list)
 SELECT {level_columns} FROM {wanted}
-    {join_stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
+    {join stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
 
 -- wanted_levels_free (list): locked, without those that are locked already
 {wanted_levels} {lock_free_rows}
@@ -104,6 +106,38 @@ SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse
 
 -- with_ids (list), planned each time
 {movements} {wanted} JOIN movement ON movement.operation_id = wanted.bytes
+
+-- children (operation), planned each time: what ended lines of a hold, or gave units of a sale back
+{movements} movement WHERE reverses = $1 ORDER BY line, level_version
+
+-- last_end (operation, line): how a line of a hold ended at last
+SELECT kind FROM movement WHERE reverses = $1 AND line = $2 ORDER BY level_version DESC LIMIT 1
+
+-- has_expired (sku, warehouse): SQLite uses the index only if the query repeats what it leaves out
+SELECT level_version FROM movement {use_index movement_of_kind} WHERE sku = $1 AND warehouse = $2
+    AND kind = 'expired' AND kind <> 'deducted' ORDER BY level_version DESC LIMIT 1
+
+-- hold_columns, a part: the columns of `HoldRow`
+hold.operation_id, cast(hold.line AS {integer}) AS line, hold.sku, hold.warehouse, hold.units, hold.expires_at,
+    hold.reference, cast({now} AS {integer}) AS now
+
+-- open_lines (lines), planned each time: those of them that are open
+SELECT {hold_columns} FROM {wanted_lines}
+    {join hold} ON hold.operation_id = wanted.operation_id AND hold.line = wanted.line
+
+-- holds_with_ids (list), planned each time: all open lines of holds
+SELECT {hold_columns} FROM {wanted} {join hold} ON hold.operation_id = wanted.bytes
+    ORDER BY hold.operation_id, hold.line
+
+-- page_of_holds, a part: the end of the page as a parameter, so that the database reads no others in the index
+FROM hold WHERE expires_at >= $1 AND expires_at <= $5
+    AND (expires_at > $1 OR operation_id > $2 OR operation_id = $2 AND line > $3)
+
+-- holds_page (end, operation, line, limit, last end)
+SELECT {hold_columns} {page_of_holds} ORDER BY expires_at, operation_id, line LIMIT $4
+
+-- holds_page_of_level (end, operation, line, limit, last end, sku, warehouse)
+SELECT {hold_columns} {page_of_holds} AND sku = $6 AND warehouse = $7 ORDER BY expires_at, operation_id, line LIMIT $4
 
 -- returned (operation): how many units of each line of a sale have come back
 SELECT cast(line AS {integer}), cast(coalesce(sum(returned), 0) AS {integer})

@@ -54,3 +54,13 @@ INSERT INTO api_key (id, name, caller, secret_hash, scopes, rate, burst, created
 
 -- revoke_api_key (id): a key that is revoked already keeps its time
 UPDATE api_key SET revoked_at = cast({now} AS {integer}) WHERE id = $1 AND revoked_at IS NULL
+
+-- insert_holds (lines)
+INSERT INTO hold (operation_id, line, sku, warehouse, units, expires_at, reference)
+    SELECT operation_id, line, sku, warehouse, units, ends_at, reference FROM {wanted_lines}
+
+-- extend_hold (operation, milliseconds): from now, or for ever if that is NULL. No line that is due; none becomes
+-- shorter.
+UPDATE hold SET expires_at = CASE WHEN expires_at > coalesce(cast({now} AS {integer}) + $2, 9223372036854775807)
+        THEN expires_at ELSE coalesce(cast({now} AS {integer}) + $2, 9223372036854775807) END
+    WHERE operation_id = $1 AND expires_at > {now}

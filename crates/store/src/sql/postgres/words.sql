@@ -26,8 +26,8 @@ FOR UPDATE NOWAIT
 -- lock_free_rows
 FOR UPDATE OF stock SKIP LOCKED
 
--- join_stock
-JOIN stock
+-- join
+JOIN $index
 
 -- now: the function `now` is the time at the start of the transaction
 extract(epoch FROM clock_timestamp()) * 1000
@@ -54,4 +54,9 @@ SELECT limits.name, limits.connections
 
 -- wanted
 (SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 0)::uuid AS bytes
+        FROM json_array_elements($1::json)) AS wanted
+
+-- wanted_lines
+(SELECT (value ->> 0)::uuid AS operation_id, (value ->> 1)::smallint AS line, (value ->> 2)::bigint AS ends_at,
+        value ->> 3 AS sku, value ->> 4 AS warehouse, (value ->> 5)::bigint AS units, value ->> 6 AS reference
         FROM json_array_elements($1::json)) AS wanted

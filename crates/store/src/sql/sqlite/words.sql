@@ -21,8 +21,8 @@ BEGIN IMMEDIATE
 
 -- lock_free_rows
 
--- join_stock
-JOIN stock
+-- join
+JOIN $index
 
 -- now
 unixepoch('now', 'subsec') * 1000
@@ -42,3 +42,7 @@ INDEXED BY $index
 
 -- wanted
 (SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, unhex(value ->> 0) AS bytes FROM json_each($1)) AS wanted
+
+-- wanted_lines
+(SELECT unhex(value ->> 0) AS operation_id, value ->> 1 AS line, value ->> 2 AS ends_at, value ->> 3 AS sku,
+        value ->> 4 AS warehouse, value ->> 5 AS units, value ->> 6 AS reference FROM json_each($1)) AS wanted
