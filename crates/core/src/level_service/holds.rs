@@ -239,14 +239,13 @@ impl LevelService {
         let mut round = 1;
         loop {
             let open = self.open_lines(end.hold).await?;
-            let operation = match end.of_open(&open) {
-                Some(operation) => operation,
-                None => {
-                    let (held, ends) = self.hold_and_ends(end.hold).await?;
-                    match end.resolve(held, &ends)? {
-                        Resolved::Operation(operation) => *operation,
-                        Resolved::Replay(operation) => return self.replay(operation).await,
-                    }
+            let operation = if let Some(operation) = end.of_open(&open) {
+                operation
+            } else {
+                let (held, ends) = self.hold_and_ends(end.hold).await?;
+                match end.resolve(held, &ends)? {
+                    Resolved::Operation(operation) => *operation,
+                    Resolved::Replay(operation) => return self.replay(operation).await,
                 }
             };
             match self.change(operation).await {

@@ -197,12 +197,11 @@ impl HoldEnd {
                     held: line.held_delta,
                 });
             }
-            match end_of(number) {
-                Some(end) => ended.push((end, units)),
-                None => {
-                    let place = (line.sku.clone(), line.warehouse.clone());
-                    lines.push(self.line(place, number, units));
-                }
+            if let Some(end) = end_of(number) {
+                ended.push((end, units));
+            } else {
+                let place = (line.sku.clone(), line.warehouse.clone());
+                lines.push(self.line(place, number, units));
             }
         }
         if let Some((first, _)) = ended.first() {

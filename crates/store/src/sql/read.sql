@@ -13,6 +13,7 @@
 --   lock_rows               Follows a query whose rows are locked; `lock_rows_now`: it fails if one is locked already;
 --                           `lock_free_rows`: a query on `wanted` and `stock`, without the rows that are locked.
 --   join                    Joins the table $index by its primary key.
+--   with_each               Joins the rows of $index that meet what follows, by its primary key; `end_with_each` ends that.
 --   now                     The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of
 --                           the statement or transaction.
 --   created_at              The column as RFC 3339 text.
@@ -105,7 +106,7 @@ SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse
     ON movement.caller = wanted.text_1 AND movement.idempotency_key = wanted.text_2
 
 -- with_ids (list), planned each time
-{movements} {wanted} JOIN movement ON movement.operation_id = wanted.bytes
+{movements} {wanted} {with_each movement} movement.operation_id = wanted.bytes {end_with_each movement}
 
 -- children (operation), planned each time: what ended lines of a hold, or gave units of a sale back
 {movements} movement WHERE reverses = $1 ORDER BY line, level_version
@@ -126,7 +127,7 @@ SELECT {hold_columns} FROM {wanted_lines}
     {join hold} ON hold.operation_id = wanted.operation_id AND hold.line = wanted.line
 
 -- holds_with_ids (list), planned each time: all open lines of holds
-SELECT {hold_columns} FROM {wanted} {join hold} ON hold.operation_id = wanted.bytes
+SELECT {hold_columns} FROM {wanted} {with_each hold} hold.operation_id = wanted.bytes {end_with_each hold}
     ORDER BY hold.operation_id, hold.line
 
 -- page_of_holds, a part: the end of the page as a parameter, so that the database reads no others in the index

@@ -31,6 +31,11 @@ FOR UPDATE SKIP LOCKED
 -- join: the optimizer would read the whole table if it is short
 STRAIGHT_JOIN $index FORCE INDEX (PRIMARY)
 
+-- with_each
+STRAIGHT_JOIN $index FORCE INDEX (PRIMARY) ON
+
+-- end_with_each
+
 -- now: the function `now` is the time at the start of the statement
 unix_timestamp(sysdate(6)) * 1000
 

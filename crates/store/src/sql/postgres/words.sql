@@ -29,6 +29,12 @@ FOR UPDATE OF stock SKIP LOCKED
 -- join
 JOIN $index
 
+-- with_each: without statistics, it would expect many rows for each, and read the whole table
+CROSS JOIN LATERAL (SELECT * FROM $index WHERE
+
+-- end_with_each
+OFFSET 0) AS $index
+
 -- now: the function `now` is the time at the start of the transaction
 extract(epoch FROM clock_timestamp()) * 1000
 

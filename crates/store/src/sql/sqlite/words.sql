@@ -24,6 +24,11 @@ BEGIN IMMEDIATE
 -- join
 JOIN $index
 
+-- with_each
+JOIN $index ON
+
+-- end_with_each
+
 -- now
 unixepoch('now', 'subsec') * 1000
 
