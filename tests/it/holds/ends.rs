@@ -147,7 +147,7 @@ async fn line_of_a_hold_ends_with_its_row() {
     raw.run(trigger).await.expect("a trigger");
     let path = format!("/operations/{held}/confirm");
     let refused = send(app.request(0, Method::POST, &path).json(&json!({}))).await;
-    refused.assert_refused_for_now("unavailable");
+    refused.assert_refused_for_now("contended");
     assert_eq!(level(&app, "a").await, (10, 1));
     raw.run("DROP TRIGGER keep ON hold")
         .await
@@ -160,7 +160,7 @@ async fn line_of_a_hold_ends_with_its_row() {
     raw.run("DELETE FROM hold").await.expect("no hold");
     let path = format!("/operations/{held}/confirm");
     let refused = send(app.request(0, Method::POST, &path).json(&json!({}))).await;
-    refused.assert_refused_for_now("contention");
+    refused.assert_refused_for_now("contended");
     assert_eq!(level(&app, "a").await, (9, 1));
 }
 
