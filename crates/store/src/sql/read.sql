@@ -2,7 +2,7 @@
 --
 -- Each text has a name, and ends at an empty line. Its parameters stand behind the name. `{…}` is an earlier text,
 -- `{… index}` one with its $index. A part is only sent in other texts.
--- Planned each time: PostgreSQL would keep a plan that reads the whole ledger, made when that was short.
+-- Planned each time: PostgreSQL would keep a plan that reads more of the ledger, made when that was short.
 --
 -- A dialect has these words:
 --   begin, begin_snapshot   begin a transaction that writes, or that reads one snapshot.
@@ -13,7 +13,7 @@
 --   lock_rows               Follows a query whose rows are locked; `lock_rows_now`: it fails if one is locked already;
 --                           `lock_free_rows`: a query on `wanted` and `stock`, without the rows that are locked.
 --   join                    Joins the table $index by its primary key.
---   with_each               Joins the rows of $index that meet what follows, by its primary key; `end_with_each` ends that.
+--   with_each               Joins the rows of $index that meet what follows, by an index; `end_with_each` ends that.
 --   now                     The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of
 --                           the statement or transaction.
 --   created_at              The column as RFC 3339 text.
@@ -88,10 +88,10 @@ SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse
 {movements} movement WHERE operation_id = $1 OR caller = $2 AND idempotency_key = $3
     ORDER BY operation_id = $1 DESC, line LIMIT 1
 
--- operation (operation), planned each time
+-- operation (operation)
 {movements} movement WHERE operation_id = $1 ORDER BY line
 
--- operation_with_key (caller, key), planned each time: only its first movement has the key
+-- operation_with_key (caller, key): only its first movement has the key
 {movements} movement WHERE operation_id = (SELECT operation_id FROM movement
         WHERE caller = $1 AND idempotency_key = $2) ORDER BY line
 
@@ -101,14 +101,14 @@ SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse
 {movements} movement {use_index movement_of_reference} WHERE caller = $1 AND reference = $2 AND operation_id < $3
     ORDER BY operation_id DESC, line DESC LIMIT $4
 
--- with_keys (list), planned each time
-{movements} {wanted} JOIN movement
-    ON movement.caller = wanted.text_1 AND movement.idempotency_key = wanted.text_2
+-- with_keys (list)
+{movements} {wanted} {with_each movement}
+    movement.caller = wanted.text_1 AND movement.idempotency_key = wanted.text_2 {end_with_each movement}
 
--- with_ids (list), planned each time
+-- with_ids (list)
 {movements} {wanted} {with_each movement} movement.operation_id = wanted.bytes {end_with_each movement}
 
--- children (operation), planned each time: what ended lines of a hold, or gave units of a sale back
+-- children (operation): what ended lines of a hold, or gave units of a sale back
 {movements} movement WHERE reverses = $1 ORDER BY line, level_version
 
 -- last_end (operation, line): how a line of a hold ended at last
@@ -122,11 +122,11 @@ SELECT level_version FROM movement {use_index movement_of_kind} WHERE sku = $1 A
 hold.operation_id, cast(hold.line AS {integer}) AS line, hold.sku, hold.warehouse, hold.units, hold.expires_at,
     hold.reference, cast({now} AS {integer}) AS now
 
--- open_lines (lines), planned each time: those of them that are open
+-- open_lines (lines): those of them that are open
 SELECT {hold_columns} FROM {wanted_lines}
-    {join hold} ON hold.operation_id = wanted.operation_id AND hold.line = wanted.line
+    {with_each hold} hold.operation_id = wanted.operation_id AND hold.line = wanted.line {end_with_each hold}
 
--- holds_with_ids (list), planned each time: all open lines of holds
+-- holds_with_ids (list): all open lines of holds
 SELECT {hold_columns} FROM {wanted} {with_each hold} hold.operation_id = wanted.bytes {end_with_each hold}
     ORDER BY hold.operation_id, hold.line
 
