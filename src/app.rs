@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, KeyRing};
 use crate::config::{Auth, Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
-use crate::http::{Api, BodyBudget, Readiness, service};
+use crate::http::{Api, BodyBudget, MAX_BULK, Readiness, service};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -111,6 +112,7 @@ impl Replica {
             races: None,
             crowd: Crowd::new(limits.max_connections),
             bodies: BodyBudget::default(),
+            bulk: Arc::new(Semaphore::new(MAX_BULK)),
             readiness: Readiness::default(),
             shutdown: CancellationToken::new(),
         });

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -21,7 +22,7 @@ use crate::metrics::Metrics;
 use stocklock_core::access::Scope;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
-use stocklock_core::stock::Sku;
+use stocklock_core::stock::{Sku, StockError};
 use stocklock_core::strategy::Available;
 use stocklock_core::whole::whole;
 use stocklock_lab::Races;
@@ -34,11 +35,13 @@ mod browser;
 mod deduct;
 mod deduct_batch;
 mod error;
+mod export;
 mod extract;
 mod fields;
 mod headers;
 mod hold_ends;
 mod holds;
+mod import;
 mod keys;
 mod lab;
 mod levels;
@@ -65,6 +68,12 @@ pub use openapi::document;
 pub(crate) use probes::Readiness;
 pub(crate) use respond::service;
 
+/// How many imports and exports a replica runs at a time.
+pub(crate) const MAX_BULK: usize = 8;
+
+/// The type of a body of one JSON value a line.
+const NDJSON: &str = "application/x-ndjson";
+
 /// The state of the handlers.
 #[derive(Debug)]
 pub(crate) struct Api {
@@ -90,6 +99,8 @@ pub(crate) struct Api {
     pub(crate) crowd: Crowd,
     /// The memory for large bodies.
     pub(crate) bodies: BodyBudget,
+    /// The imports and exports that may still begin.
+    pub(crate) bulk: Arc<Semaphore>,
     /// The question of `/readyz` to the servers.
     pub(crate) readiness: Readiness,
     /// Cancelled at shutdown; the replica is not ready then.
@@ -100,6 +111,13 @@ impl Api {
     /// When a request that starts now is answered at the latest.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.config.limits.request_deadline_ms
+    }
+
+    /// The right to begin an import or an export. They take longer than other requests.
+    fn begin_bulk(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let what = "this replica runs as many imports and exports as it may";
+        let permit = Arc::clone(&self.bulk).try_acquire_owned();
+        permit.map_err(|_| StockError::Overloaded { what }.into())
     }
 }
 
@@ -130,9 +148,12 @@ fn documented(
         .needs(Scope::Sell, routes!(deduct_batch::deduct_batch))
         .needs(Scope::Read, routes!(levels::list))
         .needs(Scope::Read, routes!(levels::of_sku))
+        .needs(Scope::Read, routes!(levels::query))
         .needs(Scope::Stock, routes!(set_level::set_level))
         .needs(Scope::Stock, routes!(adjust::adjust))
         .needs(Scope::Stock, routes!(adjust::adjust_lines))
+        .needs(Scope::Stock, routes!(import::import))
+        .needs(Scope::Read, routes!(export::export))
         .needs(Scope::Read, routes!(movements::movements))
         .needs(Scope::Read, routes!(audit::audit))
         .needs(Scope::Read, routes!(operations::operation))

@@ -82,6 +82,11 @@ pub(crate) async fn serve<S, B>(
     server.crowd.connections.wait().await;
 }
 
+/// The connection ends with the answer.
+fn close() -> HeaderValue {
+    HeaderValue::from_static("close")
+}
+
 /// Accepts the next connection. An error concerns one connection, or is a temporary shortage.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
@@ -133,10 +138,13 @@ impl<S> Server<S> {
             async move {
                 let http = server.http.clone();
                 let Ok(mut response) = http.oneshot(request.map(Body::new)).await;
-                phase.become_idle();
+                // Such an answer may begin before the end of the request. The connection is never idle.
+                let closes = response.headers().get(CONNECTION) == Some(&close());
+                if !closes {
+                    phase.become_idle();
+                }
                 if server.crowd.is_crowded() {
-                    let close = HeaderValue::from_static("close");
-                    response.headers_mut().insert(CONNECTION, close);
+                    response.headers_mut().insert(CONNECTION, close());
                 }
                 Ok::<_, Infallible>(response)
             }

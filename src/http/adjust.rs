@@ -167,7 +167,7 @@ fn adjustments(
     )?)
 }
 
-fn check_delta(field: &str, delta: i64) -> Result<(), ApiError> {
+pub(super) fn check_delta(field: &str, delta: i64) -> Result<(), ApiError> {
     if delta == 0 || delta.unsigned_abs() > MAX_UNITS.unsigned_abs() {
         return Err(ApiError::invalid(format!(
             "{field}: must be from 1 to {MAX_UNITS}, or from -{MAX_UNITS} to -1"

@@ -12,7 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::levels::known_sku;
-use super::{Api, ApiError, NoFields, StrictQuery, openapi};
+use super::{Api, ApiError, NDJSON, NoFields, StrictQuery, openapi};
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{Audit, Sku, StockError};
 use stocklock_store::AllAudits;
@@ -129,7 +129,7 @@ pub(super) async fn audit_all(
         let next = next_line(&api, &mut audits).await?;
         Ok::<_, StoreError>(Some((line, (api, audits, next))))
     });
-    let content_type = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    let content_type = [(header::CONTENT_TYPE, NDJSON)];
     Ok((content_type, Body::from_stream(lines)).into_response())
 }
 

@@ -132,7 +132,7 @@ fn fill<'a>(part: &mut Vec<u8>, limit: usize, data: &'a [u8]) -> &'a [u8] {
     rest
 }
 
-fn incomplete() -> ApiError {
+pub(super) fn incomplete() -> ApiError {
     ApiError::new(
         StatusCode::BAD_REQUEST,
         "body-incomplete",
@@ -140,7 +140,7 @@ fn incomplete() -> ApiError {
     )
 }
 
-fn too_slow() -> ApiError {
+pub(super) fn too_slow() -> ApiError {
     ApiError::new(
         StatusCode::REQUEST_TIMEOUT,
         "request-timeout",

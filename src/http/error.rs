@@ -164,7 +164,9 @@ impl From<&StockError> for ApiError {
             | StockError::RequestInFlight
             | StockError::BelowLimit
             | StockError::TooLarge => StatusCode::CONFLICT,
-            StockError::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            StockError::PreconditionFailed | StockError::Differs { .. } => {
+                StatusCode::PRECONDITION_FAILED
+            }
             StockError::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
             StockError::IdempotencyKeyReused
             | StockError::LinesRequired
@@ -194,6 +196,7 @@ impl From<&StockError> for ApiError {
                 ("requested", Field::Number(*requested)),
                 ("held", Field::Number(*held)),
             ],
+            StockError::Differs { on_hand } => vec![("on_hand", Field::Number(*on_hand))],
             StockError::HoldEnded { line, state, by } => {
                 let mut fields = vec![("line", Field::Number(*line)), ("state", (*state).into())];
                 fields.extend(by.map(|by| ("by", by.to_string().into())));

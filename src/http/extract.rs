@@ -49,7 +49,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for StrictQuery<T> {
 #[derive(Debug)]
 pub(super) struct StrictJson<T> {
     body: ReadBody,
-    is_json: bool,
+    content_type: Result<(), ApiError>,
     fields: PhantomData<fn() -> T>,
 }
 
@@ -76,10 +76,10 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for BatchJson<T> {
 
 impl<T: DeserializeOwned> StrictJson<T> {
     async fn read(request: Request, max_bytes: u32, api: &Api) -> Result<Self, ApiError> {
-        let is_json = is_json(request.headers());
+        let content_type = check_content_type(request.headers(), "application/json");
         Ok(Self {
             body: body::read(request.into_body(), max_bytes, api).await?,
-            is_json,
+            content_type,
             fields: PhantomData,
         })
     }
@@ -91,13 +91,7 @@ impl<T: DeserializeOwned> StrictJson<T> {
 
     /// Checks the content type, and parses the fields.
     pub(super) fn parse(self) -> Result<T, ApiError> {
-        if !self.is_json {
-            return Err(ApiError::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported-media-type",
-                "send the body as Content-Type: application/json",
-            ));
-        }
+        self.content_type?;
         let is_space = |byte: &u8| byte.is_ascii_whitespace();
         let bytes = self.body.bytes();
         let bytes = &bytes[..];
@@ -125,11 +119,19 @@ impl<T: DeserializeOwned> StrictJson<T> {
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+/// Refuses a body of another type.
+pub(super) fn check_content_type(headers: &HeaderMap, expected: &str) -> Result<(), ApiError> {
     let content_type = headers.get(header::CONTENT_TYPE);
     let content_type = content_type.and_then(|value| value.to_str().ok());
     let essence = content_type.and_then(|value| value.split(';').next());
-    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
+    if essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(expected)) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported-media-type",
+        format!("send the body as Content-Type: {expected}"),
+    ))
 }
 
 fn not_json(error: &serde_json::Error) -> ApiError {
@@ -199,7 +201,7 @@ where
     objects(deserializer).map(Some)
 }
 
-struct Object<T>(T);
+pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -20,7 +20,7 @@ pub(super) const MAX_BATCH_LINES: usize = 1_000;
 pub(super) const MAX_HOLD_SECONDS: i64 = 2_592_000;
 
 /// The bodies of requests.
-const BODIES: [&str; 16] = [
+const BODIES: [&str; 19] = [
     "DeductBody",
     "OrderLine",
     "BatchBody",
@@ -37,6 +37,9 @@ const BODIES: [&str; 16] = [
     "ReleaseBody",
     "ReleaseLine",
     "ExtendBody",
+    "LevelsBody",
+    "LevelName",
+    "ImportRow",
 ];
 
 /// Names of fields.
@@ -215,8 +218,13 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "quantity" => whole(1, Quantity::MAX.units()),
         "limit" => whole(1, PageSize::MAX.into()),
         "on_hand" => whole(-MAX_UNITS, MAX_UNITS),
+        "from" => {
+            json!({"type": ["integer", "null"], "minimum": i64::MIN, "maximum": i64::MAX})
+        }
+        "create" => json!({"const": true}),
+        "rows" => one_of(&["all"]),
         "backorder_limit" => whole(0, MAX_UNITS),
-        "delta" => {
+        "delta" | "add" => {
             let mut units = whole(-MAX_UNITS, MAX_UNITS);
             units["not"] = json!({"const": 0});
             units
@@ -233,9 +241,9 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             json!({"type": "string", "pattern": "^v1;([0-9]{1,18}|never);[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12};[0-9]{1,4}$"})
         }
         "cursor" if place == "get /operations" => json!({"type": "string", "format": "uuid"}),
-        "cursor" => {
+        "cursor" | "after" => {
             let name = format!("{}{{1,{MAX_NAME_CHARS}}}", *NAME_CHAR);
-            let pattern = if place == "get /stock" {
+            let pattern = if ["get /stock", "get /export"].contains(&place) {
                 format!(r"^(?!(deduct|\.+)/){name}/(?!\.+$){name}$")
             } else {
                 format!(r"^v1(;(?!\.+:){name}:[0-9]{{1,18}})+$")
@@ -251,7 +259,13 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             let name = json!({"$ref": "#/components/schemas/Warehouse"});
             json!({"type": "array", "items": name, "minItems": 2, "maxItems": MAX_WAREHOUSES, "uniqueItems": true})
         }
-        "restock" | "cached" | "late" | "split" => json!({"type": "boolean"}),
+        "restock" | "cached" | "late" | "split" | "dry_run" => json!({"type": "boolean"}),
+        "prefix" => text(MAX_NAME_CHARS, &format!("^{}+$", *NAME_CHAR)),
+        "available_max" => whole(i64::MIN, i64::MAX),
+        "levels" => {
+            let name = json!({"$ref": "#/components/schemas/LevelName"});
+            json!({"type": "array", "items": name, "minItems": 1, "maxItems": MAX_BATCH_LINES})
+        }
         "lines" => {
             let (line, most) = match place {
                 "BatchBody" => ("BatchLine", MAX_BATCH_LINES),

@@ -1,12 +1,14 @@
 //! The API key of a request: each route is registered with what it needs, and checked before its handler runs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use tokio::time::sleep;
 use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 use utoipa::OpenApi as _;
 use utoipa::openapi::security::SecurityRequirement;
@@ -89,6 +91,29 @@ impl ValidateRequest<Body> for Guard {
         let grant = granted.map_err(|denied| ApiError::from(denied).into_response())?;
         request.extensions_mut().insert(grant);
         Ok(())
+    }
+}
+
+/// Admits more lines of a request that takes long: waits while its key is at its limit, and refuses them if the
+/// key is no longer valid. Cancel safe.
+pub(super) async fn admit_more(
+    api: &Api,
+    headers: &HeaderMap,
+    scope: Scope,
+    lines: usize,
+) -> Result<(), ApiError> {
+    let Access::Keys(keys) = &*api.access else {
+        return Ok(());
+    };
+    loop {
+        match keys.admit(bearer(headers), scope) {
+            Ok(grant) => {
+                grant.charge_lines(lines);
+                return Ok(());
+            }
+            Err(Denied::TooMany(seconds)) => sleep(Duration::from_secs(seconds.into())).await,
+            Err(denied) => return Err(denied.into()),
+        }
     }
 }
 

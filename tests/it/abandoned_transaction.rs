@@ -172,12 +172,12 @@ async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] b
     let mut observer = Session::open(backend, &fixture.url).await;
     // After this, no statement needs to be prepared.
     guarded(&store, &deduction("a", 1)).await.unwrap();
-    store.levels(None, 1).await.unwrap();
+    store.levels(("", ""), 1).await.unwrap();
     // Dropped at each step: whether the connection is back decides which of them is the `BEGIN`.
     for polls in (1..=4).cycle().take(12) {
         abandon(store.deduct(&deduction("a", 1)), polls).await;
         // MariaDB lists an open transaction only after its first statement.
-        once_free(async || store.levels(None, 1).await).await;
+        once_free(async || store.levels(("", ""), 1).await).await;
         let closed = async { while observer.open_transaction().await.is_some() {} };
         // Well before the server itself would end it.
         let closed = timeout(Duration::from_secs(8), closed).await;
@@ -206,7 +206,7 @@ async fn next_request_does_not_read_answers_of_an_abandoned_one(
                 0 => abandon(store.level(&sku, &main), polls).await,
                 1 => abandon(store.movements(&filter), polls).await,
                 2 => abandon(store.audit(&sku), polls).await,
-                _ => abandon(store.levels(None, 10), polls).await,
+                _ => abandon(store.levels(("", ""), 10), polls).await,
             };
             let sku = name("b");
             let level = once_free(async || store.level(&sku, &main).await).await;

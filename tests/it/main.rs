@@ -23,6 +23,7 @@ mod abandoned_transaction;
 mod audits;
 mod bad_input;
 mod browsers;
+mod bulk;
 mod commands;
 mod config;
 mod connection_limit;

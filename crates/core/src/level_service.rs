@@ -18,6 +18,7 @@ use crate::stock::{
 
 mod answers;
 mod holds;
+mod import;
 mod open_lines;
 mod reclaim;
 
@@ -28,6 +29,7 @@ pub use answers::{
 
 use answers::name_request_lines;
 pub use holds::{Confirmed, ConfirmedLine, Held, Released};
+pub use import::{Imported, Levels, preview};
 use open_lines::OpenLines;
 use reclaim::Reclaims;
 pub(crate) use reclaim::missing;
@@ -274,7 +276,7 @@ fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
             How::Confirm { units, .. } => units,
             How::Release | How::Expire => 0,
         },
-        Change::Set(_) => 0,
+        Change::Set(_) | Change::Count(_) => 0,
     };
     match outcome {
         AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available }

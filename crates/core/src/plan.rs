@@ -11,12 +11,13 @@
 //! | an operation, or a key of its caller, is recorded once | the recorded movement, or the refusal of the key | `idempotency-key-reused` |
 //! | a deduction, or an adjustment that takes units, leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
 //! | a line takes its units from the first of its warehouses that has all; or, if it may be split, from each what it has | [`AttemptOutcome::Short`] | `insufficient-stock` |
-//! | only a setting creates a level, and needs a number of units for that | [`AttemptOutcome::UnknownSku`] | `unknown-sku` |
+//! | only a setting or a count creates a level; a setting needs a number of units for that | [`AttemptOutcome::UnknownSku`] | `unknown-sku` |
 //! | a hold leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
 //! | a line of a hold ends once; if it has expired, it can be released, and sold from what is available | [`Refusal::HoldEnded`] | `hold-ended` |
 //! | a hold whose time is over is sold if its caller accepts that | [`Refusal::HoldExpired`] | `hold-expired` |
 //! | a return gives no more units back than are left of its line of the sale | [`Refusal::ExceedsSale`] | `exceeds-sale` |
 //! | the caller's precondition holds | [`Refusal::PreconditionFailed`] | `precondition-failed` |
+//! | counted units are set if the level has as many as the caller expects, or is new as expected | [`Refusal::Differs`] | `precondition-failed` |
 //! | units are set without a precondition only as long as nothing else has changed the level | [`Refusal::PreconditionRequired`] | `precondition-required` |
 //! | a setting keeps `on_hand - held >= -backorder_limit`; so does an adjustment that adds units | [`Refusal::BelowLimit`] | `below-limit` |
 //! | a number of units has an absolute value of at most [`MAX_UNITS`] | [`Refusal::TooLarge`] | `level-too-large` |
@@ -29,7 +30,7 @@ use tokio::time::Instant;
 
 use crate::ports::{AttemptOutcome, BatchAnswer, ChangedLevel, StoreError};
 use crate::stock::{
-    MadeLine, Movement, MovementKind, Operation, OperationId, Sku, StockLevel, Warehouse,
+    Change, MadeLine, Movement, MovementKind, Operation, OperationId, Sku, StockLevel, Warehouse,
 };
 #[cfg(doc)]
 use crate::{ports::Refusal, stock::MAX_UNITS};
@@ -152,6 +153,12 @@ enum Decision {
 }
 
 impl PlannedMovement<'_> {
+    /// The change that it records.
+    #[must_use]
+    pub fn change(&self) -> &Change {
+        &self.operation.lines[self.line].change
+    }
+
     /// What it makes of its level, if so many units are available then.
     fn made(&self, level: &PlannedLevel<'_>, remaining: i64) -> MadeLine {
         MadeLine {

@@ -34,7 +34,8 @@ pub use lookup::OperationFilter;
 pub use movement::{Movement, MovementKind};
 pub use name::{InvalidName, MAX_NAME_CHARS, Sku, Warehouse, is_name_char};
 pub use operation::{
-    Change, Line, MAX_LINE_NUMBER, MAX_LINES, MadeLine, Operation, Return, Setting,
+    Change, Count, CountedFrom, Line, MAX_LINE_NUMBER, MAX_LINES, MadeLine, Operation, Return,
+    Setting,
 };
 pub use quantity::{InvalidQuantity, Quantity};
 pub use remarks::{Remark, Remarks};

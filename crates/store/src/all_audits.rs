@@ -52,15 +52,13 @@ impl AllAudits {
     /// Reads levels until there is a SKU that was not read before.
     async fn read_page(&mut self) -> Result<()> {
         while self.unread.is_empty() {
-            let levels = self.store.levels(self.after.as_ref(), PAGE).await?;
+            let after = LevelCursor::names(self.after.as_ref());
+            let levels = self.store.levels(after, PAGE).await?;
             let Some(last) = levels.last() else {
                 return Ok(());
             };
             let mut known = self.after.take().map(|after| after.sku);
-            self.after = Some(LevelCursor {
-                sku: last.sku.clone(),
-                warehouse: last.warehouse.clone(),
-            });
+            self.after = Some(last.into());
             for level in levels {
                 if known.as_ref() != Some(&level.sku) {
                     known = Some(level.sku.clone());

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 
 use crate::{Result, StoreError, StoreOptions};
 use stocklock_core::ports::{DeductionStore, OperationStore};
-use stocklock_core::stock::{Audit, LedgerPage, LevelCursor, MovementFilter, Sku, StockLevel};
+use stocklock_core::stock::{Audit, LedgerPage, MovementFilter, Sku, StockLevel, Warehouse};
 
 mod api_keys;
 mod attempts;
@@ -79,8 +79,12 @@ pub trait LedgerQueries: OperationStore {
     /// All levels of one SKU, in warehouse order.
     async fn levels_of(&self, sku: &Sku) -> Result<Vec<StockLevel>>;
 
-    /// At most `limit` levels of all SKUs in (SKU, warehouse) order, starting after `after`.
-    async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>>;
+    /// At most `limit` levels of all SKUs in (SKU, warehouse) order, starting after `after`, which need not
+    /// exist.
+    async fn levels(&self, after: (&str, &str), limit: u32) -> Result<Vec<StockLevel>>;
+
+    /// The levels among these that exist, in any order, from one statement.
+    async fn levels_among(&self, names: &[(Sku, Warehouse)]) -> Result<Vec<StockLevel>>;
 
     /// A page of the ledger of one SKU, newest movement first.
     async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage>;

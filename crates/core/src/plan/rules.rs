@@ -6,8 +6,9 @@ use std::slice;
 use super::{HoldLine, Returned, Snapshot};
 use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
 use crate::stock::{
-    self, Change, Ending, Holding, How, Line, MAX_UNITS, MovementKind, OperationId, Precondition,
-    Quantity, Return, Revision, Scope, Setting, Sku, StockLevel, Warehouse,
+    self, Change, Count, CountedFrom, Ending, Holding, How, Line, MAX_UNITS, MovementKind,
+    OperationId, Precondition, Quantity, Return, Revision, Scope, Setting, Sku, StockLevel,
+    Warehouse,
 };
 
 /// What a line does.
@@ -108,9 +109,11 @@ pub(super) fn unread_step(change: &Change, now: i64) -> Result<Step, AttemptOutc
         Change::Deduct(quantity) => Ok(sale(*quantity, None)),
         Change::Hold(holding) => Ok(held(*holding, now, None)),
         // The others depend on the level.
-        Change::Adjust(_) | Change::Return(_) | Change::Set(_) | Change::End(_) => {
-            Err(AttemptOutcome::Conflict)
-        }
+        Change::Adjust(_)
+        | Change::Return(_)
+        | Change::Set(_)
+        | Change::Count(_)
+        | Change::End(_) => Err(AttemptOutcome::Conflict),
     }
 }
 
@@ -163,6 +166,7 @@ pub(super) fn step(
         Change::Adjust(delta) => adjust(*delta, level),
         Change::Return(one) => take_back(one, level, &state.returned),
         Change::Set(setting) => set(name, setting, level, &state.levels),
+        Change::Count(one) => count(name, *one, level),
         Change::Hold(holding) => hold(*holding, level, state.now),
         Change::End(end) => end_hold(*end, level, state),
     }
@@ -330,6 +334,31 @@ fn set(
         read_version: old.map(|old| old.version),
         ..Step::new(MovementKind::of_change(delta), delta, Some(after))
     })
+}
+
+fn count(name: Level<'_>, one: Count, level: Option<&StockLevel>) -> Result<Step, AttemptOutcome> {
+    let new = || StockLevel::empty(name.0.clone(), name.1.clone());
+    let level = match (level, one.from) {
+        (None, CountedFrom::Absent) => &new(),
+        (None, _) => return Err(AttemptOutcome::UnknownSku),
+        (Some(level), CountedFrom::Any) => level,
+        (Some(level), CountedFrom::Units(units)) if level.on_hand == units => level,
+        (Some(level), _) => {
+            let on_hand = level.on_hand;
+            return Err(AttemptOutcome::Refused(Refusal::Differs { on_hand }));
+        }
+    };
+    fits(one.on_hand)?;
+    let delta = one.on_hand - level.on_hand;
+    let after = moved(level, delta);
+    if after.available() < 0 {
+        return Err(AttemptOutcome::Refused(Refusal::BelowLimit));
+    }
+    Ok(Step::new(
+        MovementKind::of_change(delta),
+        delta,
+        Some(after),
+    ))
 }
 
 fn precondition_holds(

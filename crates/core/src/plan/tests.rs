@@ -3,8 +3,8 @@
 use super::*;
 use crate::ports::Refusal;
 use crate::stock::{
-    Caller, Change, Deduction, Idempotency, IdempotencyKey, Line, MAX_UNITS, Precondition,
-    Quantity, RequestHash, Return, Revision, Scope, Setting, Warehouse,
+    Caller, Change, Count, CountedFrom, Deduction, Idempotency, IdempotencyKey, Line, MAX_UNITS,
+    Precondition, Quantity, RequestHash, Return, Revision, Scope, Setting, Warehouse,
 };
 
 mod cases;
@@ -347,6 +347,29 @@ fn level_is_set_as_its_precondition_allows() {
             (AttemptOutcome::Refused(seen), Some(expected)) => assert_eq!(seen, expected),
             (outcome, _) => panic!("{change:?}: {outcome:?}"),
         }
+    }
+}
+
+#[test]
+fn counted_units_are_set_if_they_are_as_expected() {
+    let count = |on_hand, from| outcome_of(Change::Count(Count { on_hand, from }));
+    for from in [CountedFrom::Units(5), CountedFrom::Any] {
+        for (on_hand, delta) in [(9, 4), (5, 0)] {
+            let AttemptOutcome::Changed(changed) = count(on_hand, from) else {
+                panic!("{from:?} to {on_hand}")
+            };
+            let seen = (changed.level.on_hand, changed.delta, changed.created);
+            assert_eq!(seen, (on_hand, delta, false));
+            assert_eq!(changed.level.version, five().levels[0].version + 1);
+        }
+    }
+    for (on_hand, from, refusal) in [
+        (9, CountedFrom::Units(4), Refusal::Differs { on_hand: 5 }),
+        (9, CountedFrom::Absent, Refusal::Differs { on_hand: 5 }),
+        (-1, CountedFrom::Any, Refusal::BelowLimit),
+        (MAX_UNITS + 1, CountedFrom::Any, Refusal::TooLarge),
+    ] {
+        assert_eq!(count(on_hand, from), AttemptOutcome::Refused(refusal));
     }
 }
 

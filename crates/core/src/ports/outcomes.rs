@@ -72,6 +72,11 @@ pub struct ChangedLevel {
 pub enum Refusal {
     /// The caller's precondition does not hold.
     PreconditionFailed,
+    /// The level does not have the units that a count expects, or exists although it must not.
+    Differs {
+        /// Its units.
+        on_hand: i64,
+    },
     /// Units on hand may be set only with a precondition, because the level was changed since its
     /// creation.
     PreconditionRequired,
@@ -104,6 +109,7 @@ impl Refusal {
     pub fn error(self, requested: i64) -> StockError {
         match self {
             Self::PreconditionFailed => StockError::PreconditionFailed,
+            Self::Differs { on_hand } => StockError::Differs { on_hand },
             Self::PreconditionRequired => StockError::PreconditionRequired,
             Self::BelowLimit => StockError::BelowLimit,
             Self::TooLarge => StockError::TooLarge,

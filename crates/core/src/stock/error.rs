@@ -93,6 +93,12 @@ pub enum StockError {
     /// The caller's precondition does not hold.
     #[error("the stock does not match the precondition; read it again")]
     PreconditionFailed,
+    /// The level has not the units from which it was counted, or exists although it must not.
+    #[error("{on_hand} units are on hand, which is not what was expected; nothing was changed")]
+    Differs {
+        /// Its units.
+        on_hand: i64,
+    },
     /// Units on hand are set without a precondition, and the level was changed since its creation.
     #[error(
         "the level was changed since its creation, so on_hand needs If-Match with the ETag that you \
@@ -214,7 +220,7 @@ impl StockError {
             Self::Insufficient { .. } => "insufficient-stock",
             Self::IdempotencyKeyReused => "idempotency-key-reused",
             Self::RequestInFlight => "request-in-flight",
-            Self::PreconditionFailed => "precondition-failed",
+            Self::PreconditionFailed | Self::Differs { .. } => "precondition-failed",
             Self::PreconditionRequired => "precondition-required",
             Self::BelowLimit => "below-limit",
             Self::TooLarge => "level-too-large",

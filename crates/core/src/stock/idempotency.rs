@@ -141,6 +141,14 @@ impl RequestHash {
                     let reason = reason.unwrap_or_default();
                     return Self::of_adjustment(&one.sku, &one.warehouse, delta, reason, reference);
                 }
+                Change::Count(count) => {
+                    let Line { sku, warehouse, .. } = one;
+                    let reason = reason.unwrap_or_default();
+                    return Self::of_lines(&format!(
+                        "count\n{sku}\t{warehouse}\t{}\t{:?}\n{reason}\n",
+                        count.on_hand, count.from
+                    ));
+                }
                 Change::Return(_) | Change::Set(_) | Change::Hold(_) | Change::End(_) => {}
             }
         }
@@ -150,7 +158,7 @@ impl RequestHash {
                 Change::Deduct(quantity) => -quantity.units(),
                 Change::Adjust(delta) => *delta,
                 Change::Hold(holding) => holding.quantity.units(),
-                Change::Return(_) | Change::Set(_) | Change::End(_) => 0,
+                Change::Return(_) | Change::Set(_) | Change::Count(_) | Change::End(_) => 0,
             };
             let others = line.others.iter().map(|other| format!(",{other}"));
             let others: String = others.collect();

@@ -105,6 +105,23 @@ impl LevelCursor {
     }
 }
 
+impl LevelCursor {
+    /// SKU and warehouse of a cursor. Without one, those that are before all others.
+    #[must_use]
+    pub fn names(cursor: Option<&Self>) -> (&str, &str) {
+        cursor.map_or(("", ""), |one| (one.sku.as_str(), one.warehouse.as_str()))
+    }
+}
+
+impl From<&StockLevel> for LevelCursor {
+    fn from(level: &StockLevel) -> Self {
+        Self {
+            sku: level.sku.clone(),
+            warehouse: level.warehouse.clone(),
+        }
+    }
+}
+
 impl fmt::Display for LevelCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.sku, self.warehouse)

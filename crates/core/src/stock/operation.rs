@@ -63,6 +63,8 @@ pub enum Change {
     Return(Return),
     /// Sets the level; creates it if there is none.
     Set(Setting),
+    /// Sets the units on hand to those that were counted, or creates the level with them.
+    Count(Count),
     /// Sets units aside.
     Hold(Holding),
     /// Ends a line of a hold.
@@ -120,6 +122,27 @@ pub struct Setting {
     pub precondition: Option<Precondition>,
     /// The levels that the precondition is about.
     pub scope: Scope,
+}
+
+/// Units on hand that were counted. Unlike a [`Setting`], it concerns no other level of the SKU, and is
+/// recorded also if it changes nothing: its retry must not undo what was sold after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    /// The units.
+    pub on_hand: i64,
+    /// What must be on hand before.
+    pub from: CountedFrom,
+}
+
+/// What a [`Count`] finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CountedFrom {
+    /// So many units.
+    Units(i64),
+    /// Any number of units.
+    Any,
+    /// No level: it is created.
+    Absent,
 }
 
 impl Line {

@@ -15,7 +15,7 @@ use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry,
 };
-use stocklock_core::stock::{Movement, Operation, Sku, Warehouse};
+use stocklock_core::stock::{Change, Movement, Operation, Sku, Warehouse};
 use tokio::time::Instant;
 
 /// A plan, how its write ended, and when that expires.
@@ -341,23 +341,28 @@ async fn create_levels<D: Dialect>(
     plan: &Plan<'_>,
     read: &Snapshot,
 ) -> Result<()> {
-    for level in plan.levels.iter().filter(|level| level.is_new) {
-        create(tx, level, read).await?;
+    let mut new: Vec<_> = plan.levels.iter().filter(|level| level.is_new).collect();
+    // Two transactions that create the same levels wait for each other in one order only.
+    new.sort_unstable_by_key(|level| (level.sku, level.warehouse));
+    for level in new {
+        let mut of_sku = plan.movements().filter(|(_, one)| one.sku == level.sku);
+        let is_set = of_sku.any(|(one, _)| matches!(one.change(), Change::Set(_)));
+        create(tx, level, is_set.then_some(read)).await?;
     }
     Ok(())
 }
 
-/// Creates one of them.
+/// Creates one of them. `read`: what its precondition depends on, if that concerns other levels of the SKU.
 async fn create<D: Dialect>(
     tx: &mut Transaction<D>,
     level: &PlannedLevel<'_>,
-    read: &Snapshot,
+    read: Option<&Snapshot>,
 ) -> Result<()> {
     let sku = level.sku;
     let place = values![sku.as_str(), level.warehouse.as_str()];
     let created = tx.execute(&D::texts().create_level, &place).await;
     created.map_err(conflict_if_duplicate)?;
-    if D::WAITS_FOR_INSERTS {
+    if let Some(read) = read.filter(|_| D::WAITS_FOR_INSERTS) {
         let existing = read.levels.iter().filter(|level| level.sku == *sku).count();
         if lock_levels(tx, sku).await?.len() > existing + 1 {
             // It may break the precondition.

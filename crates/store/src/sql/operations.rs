@@ -6,8 +6,9 @@ use uuid::Uuid;
 use super::SqlStore;
 use super::dialect::Dialect;
 use super::statement::{Statement, Value, values};
+use super::write::json;
 use crate::Result;
-use stocklock_core::stock::{Movement, OperationFilter};
+use stocklock_core::stock::{Caller, IdempotencyKey, Movement, OperationFilter};
 
 /// Looks up operations in the ledger.
 #[async_trait]
@@ -15,6 +16,9 @@ pub trait OperationQueries: Send + Sync {
     /// The movements that the ledger has of the operations. An empty list says nothing about requests that
     /// still run.
     async fn operations(&self, of: &OperationFilter) -> Result<Vec<Movement>>;
+
+    /// The movements that the ledger has with these keys of a caller, in any order.
+    async fn with_keys(&self, caller: &Caller, keys: &[IdempotencyKey]) -> Result<Vec<Movement>>;
 }
 
 #[async_trait]
@@ -23,6 +27,16 @@ impl<D: Dialect> OperationQueries for SqlStore<D> {
         let (statement, values) = select::<D>(of);
         self.select_movements(&self.ledger_readers, statement, &values)
             .await
+    }
+
+    async fn with_keys(&self, caller: &Caller, keys: &[IdempotencyKey]) -> Result<Vec<Movement>> {
+        let list = json(keys.iter().map(|key| (caller.as_str(), key.as_str())));
+        self.select_movements(
+            &self.ledger_readers,
+            &D::texts().with_keys,
+            &values![&*list],
+        )
+        .await
     }
 }
 

@@ -11,12 +11,13 @@ use super::ledger_row::LedgerRow;
 use super::pool::Pool;
 use super::rows;
 use super::statement::{AnyRow, Statement, Value, values};
+use super::write::json;
 use super::{IDLE_LIMIT, LedgerQueries, READ, SqlStore, Store, audit, repeated_if_stale};
 use crate::{Result, StoreError};
 use stocklock_core::ports::LedgerReader;
 use stocklock_core::stock::{
-    Audit, Idempotency, LedgerPage, LevelCursor, Movement, MovementFilter, OperationId, Sku,
-    StockLevel, Warehouse,
+    Audit, Idempotency, LedgerPage, Movement, MovementFilter, OperationId, Sku, StockLevel,
+    Warehouse,
 };
 
 impl<D: Dialect> SqlStore<D> {
@@ -113,14 +114,19 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
         Ok(rows::levels(found?))
     }
 
-    async fn levels(&self, after: Option<&LevelCursor>, limit: u32) -> Result<Vec<StockLevel>> {
-        let page = values![
-            after.map_or("", |cursor| cursor.sku.as_str()),
-            after.map_or("", |cursor| cursor.warehouse.as_str()),
-            i64::from(limit),
-        ];
+    async fn levels(&self, (sku, warehouse): (&str, &str), limit: u32) -> Result<Vec<StockLevel>> {
+        let page = values![sku, warehouse, i64::from(limit)];
         let found = self
             .select(&self.readers, &D::texts().levels_page, &page)
+            .await;
+        Ok(rows::levels(found?))
+    }
+
+    async fn levels_among(&self, names: &[(Sku, Warehouse)]) -> Result<Vec<StockLevel>> {
+        let list = json(names.iter());
+        let statement = &D::texts().wanted_levels;
+        let found = self
+            .select(&self.readers, statement, &values![&*list])
             .await;
         Ok(rows::levels(found?))
     }

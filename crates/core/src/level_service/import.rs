@@ -1,0 +1,71 @@
+//! Rows of an import: each is an operation of one level.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use super::{LevelService, refusal};
+use crate::plan::{Plan, Snapshot};
+use crate::ports::AttemptOutcome;
+use crate::stock::{Operation, Sku, StockError, StockLevel, Warehouse};
+
+/// Levels by their names.
+pub type Levels = BTreeMap<(Sku, Warehouse), StockLevel>;
+
+/// A row that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Imported {
+    /// The version of the level after it. `None` if an earlier request with its key has made it.
+    pub version: Option<i64>,
+}
+
+impl LevelService {
+    /// Makes a row, in a transaction with other operations that wait.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the row.
+    pub async fn import(&self, row: Operation) -> Result<Imported, StockError> {
+        let changed = self.change(row).await?;
+        let level = changed.level.filter(|_| !changed.replayed);
+        Ok(Imported {
+            version: level.map(|level| level.version),
+        })
+    }
+}
+
+/// What rows would make of these levels, which then are as if the rows had been made. Nothing is read or
+/// written.
+///
+/// # Errors
+/// Those of [`LevelService::import`], for each row by itself.
+pub fn preview(levels: &mut Levels, rows: &[Operation]) -> Vec<Result<Imported, StockError>> {
+    let named = rows.iter().flat_map(Operation::levels);
+    let named: BTreeMap<_, _> = named
+        .filter_map(|(sku, warehouse)| {
+            let name = (sku.clone(), warehouse.clone());
+            levels.get(&name).cloned().map(|level| (name, level))
+        })
+        .collect();
+    let snapshot = Snapshot {
+        levels: named.into_values().collect(),
+        ..Snapshot::default()
+    };
+    let plan = Plan::new(&snapshot, rows, Instant::now());
+    let written = vec![Some(0); plan.levels.len()];
+    let answers = plan.committed(&written).into_iter().zip(rows);
+    let answer = |(answer, row): (Option<_>, &Operation)| match answer
+        .unwrap_or(Ok(AttemptOutcome::Conflict))?
+    {
+        AttemptOutcome::Changed(changed) => {
+            let level = changed.level;
+            let version = Some(level.version);
+            levels.insert((level.sku.clone(), level.warehouse.clone()), level);
+            Ok(Imported { version })
+        }
+        refused => Err(refusal(row.first(), refused)),
+    };
+    answers.map(answer).collect()
+}

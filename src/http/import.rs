@@ -1,0 +1,435 @@
+//! `POST /import`: rows that add units, count them or create levels, in one request of any length.
+//!
+//! Row n has the key `K:n`, if K is the key of the request. So an import that was cut off is continued by sending
+//! the same file again. Rows are made in chunks. The keys of a chunk are read first: if one is recorded with other
+//! content, the file has changed, and nothing of the chunk is made. Memory depends on the size of a chunk only.
+//!
+//! The answer has the rows that fail, and follows the last row: nginx sends no more of a request after it has
+//! received the head of the answer. With `rows=all`, the answer has every row, and begins at once.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::{StreamExt as _, stream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
+use utoipa::{IntoParams, ToSchema};
+
+use super::error::{Field, Fields};
+use super::extract::check_content_type;
+use super::headers::idempotency_key;
+use super::keys::{Granted, admit_more};
+use super::{Api, ApiError, NDJSON, StrictQuery, openapi};
+use stocklock_core::access::Scope;
+use stocklock_core::level_service::{Imported, Levels, preview};
+use stocklock_core::stock::{
+    Caller, Change, Count, CountedFrom, IdempotencyKey, Operation, StockError,
+};
+
+mod rows;
+
+pub(super) use rows::ImportRow;
+use rows::{Lines, Sent};
+
+/// The maximum length of the key of an import, so that those of its rows are not too long.
+const MAX_KEY: usize = 240;
+
+/// How many rows of an import are in progress at the same time, if the replica may have many writes.
+const IN_PROGRESS: usize = 256;
+
+/// After so many failures, an import ends that answers only these.
+const MAX_FAILURES: u64 = 1_000;
+
+/// How many levels a dry run can remember.
+const MAX_PREVIEW: usize = 100_000;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ImportQuery {
+    /// `all`: the answer has every row, and begins at once. Default: only rows that fail, at most 1,000.
+    #[param(value_type = Option<String>)]
+    rows: Option<Rows>,
+    /// Only check what would become of the rows, up to 100,000 levels. Default: `false`.
+    #[serde(default)]
+    #[param(required = false)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Rows {
+    All,
+}
+
+/// A line of the answer: a row, or the end.
+#[derive(ToSchema)]
+#[schema(as = ImportLine)]
+#[expect(dead_code, reason = "only describes")]
+pub(super) struct ImportLine {
+    /// The number of the row: that of its line, from 1.
+    row: Option<u64>,
+    /// The status of the same change in a request of its own.
+    status: Option<u16>,
+    /// `adjusted`, `counted` or `created`; `replayed`, if an earlier request has made the row; or the code of the
+    /// error.
+    #[schema(example = "adjusted")]
+    code: Option<String>,
+    /// The version of the level after the row (200).
+    version: Option<i64>,
+    /// What happened, and what to do (errors).
+    detail: Option<String>,
+    /// Units on hand (`precondition-failed`).
+    on_hand: Option<i64>,
+    /// In the last line: whether all rows were read. If not, `code` says why.
+    done: Option<bool>,
+    /// In the last line: the number of rows that were made or failed.
+    rows: Option<u64>,
+    /// In the last line: the number of rows that failed.
+    failed: Option<u64>,
+}
+
+/// Import rows that add units, count them or create levels
+///
+/// Send one row a line. Row n has the key `K:n`, if K is the Idempotency-Key. If the import does not end, send the
+/// same file again with the same key: what is made is not made twice. If the file was changed, the import ends
+/// with `file-changed` before the chunk of 500 rows that differs.
+#[utoipa::path(
+    post, path = "/import", tag = "bulk", params(ImportQuery, openapi::IdempotencyKeyHeader),
+    request_body(content = ImportRow, content_type = "application/x-ndjson"),
+    responses(
+        (status = 200, description = "A line for each row that fails, and one at the end", body = ImportLine,
+            content_type = "application/x-ndjson"),
+        openapi::ReadErrors, openapi::WriteErrors,
+    )
+)]
+pub(super) async fn import(
+    State(api): State<Arc<Api>>,
+    Granted(grant): Granted,
+    StrictQuery(query): StrictQuery<ImportQuery>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let answers_all = query.rows == Some(Rows::All);
+    let mut import = Import::new(api, (headers, grant.caller), &query, body)?;
+    let content_type = [(header::CONTENT_TYPE, NDJSON)];
+    if answers_all {
+        let parts = stream::unfold(import, |mut import| async move {
+            let part = import.next().await?;
+            Some((Ok::<_, Infallible>(part), import))
+        });
+        // The server's limits for idle connections do not apply to it.
+        let close = [(header::CONNECTION, "close")];
+        return Ok((content_type, close, Body::from_stream(parts)).into_response());
+    }
+    let mut answer = String::new();
+    while let Some(part) = import.next().await {
+        answer += &part;
+    }
+    Ok((content_type, answer).into_response())
+}
+
+/// An import in progress.
+struct Import {
+    api: Arc<Api>,
+    headers: HeaderMap,
+    caller: Caller,
+    key: IdempotencyKey,
+    answers_all: bool,
+    /// The levels as a dry run leaves them.
+    preview: Option<Levels>,
+    lines: Lines,
+    /// The next chunk, if it was read while the last one was made.
+    read: Option<Result<Vec<Row>, ApiError>>,
+    rows: u64,
+    failed: u64,
+    has_ended: bool,
+    _slot: OwnedSemaphorePermit,
+}
+
+/// A row of the body.
+struct Row {
+    /// From 1.
+    number: u64,
+    /// What to make, or the answer.
+    todo: Result<Operation, Answer>,
+}
+
+/// The code of a row that is made and the version of its level, if that is known; or why it fails.
+type Answer = Result<(&'static str, Option<i64>), ApiError>;
+
+/// The number of a row, and its answer.
+type Answered = (u64, Answer);
+
+/// A row that is made, in the answer.
+#[derive(Serialize)]
+struct Made {
+    row: u64,
+    status: u16,
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<i64>,
+}
+
+/// The last line of the answer.
+#[derive(Serialize)]
+struct End<'a> {
+    done: bool,
+    rows: u64,
+    failed: u64,
+    /// Why it is not done.
+    #[serde(flatten)]
+    why: Option<Fields<'a>>,
+}
+
+impl Import {
+    fn new(
+        api: Arc<Api>,
+        (headers, caller): (HeaderMap, Caller),
+        query: &ImportQuery,
+        body: Body,
+    ) -> Result<Self, ApiError> {
+        let key = idempotency_key(&headers)?.ok_or(StockError::KeyRequired)?;
+        if key.as_str().len() > MAX_KEY {
+            let detail =
+                format!("the Idempotency-Key of an import must have at most {MAX_KEY} characters");
+            return Err(ApiError::unprocessable("invalid-idempotency-key", detail));
+        }
+        check_content_type(&headers, NDJSON)?;
+        Ok(Self {
+            _slot: api.begin_bulk()?,
+            api,
+            headers,
+            caller,
+            key,
+            answers_all: query.rows == Some(Rows::All),
+            preview: query.dry_run.then(Levels::default),
+            lines: Lines::of(body),
+            read: None,
+            rows: 0,
+            failed: 0,
+            has_ended: false,
+        })
+    }
+
+    /// Makes the next chunk, and returns its part of the answer. `None` after the last part.
+    ///
+    /// Cancel safe: rows that have started are made, and no others are.
+    async fn next(&mut self) -> Option<String> {
+        if self.has_ended {
+            self.lines.discard(&self.api).await;
+            return None;
+        }
+        let mut part = String::new();
+        let why = match self.make_next(&mut part).await {
+            Ok(true) => return Some(part),
+            Ok(false) => None,
+            Err(why) => Some(why),
+        };
+        self.has_ended = true;
+        let end = End {
+            done: why.is_none(),
+            rows: self.rows,
+            failed: self.failed,
+            why: why.as_ref().map(ApiError::line),
+        };
+        push_line(&mut part, &end);
+        Some(part)
+    }
+
+    /// Makes the next chunk. Returns whether there may be another one.
+    async fn make_next(&mut self, part: &mut String) -> Result<bool, ApiError> {
+        let chunk = match self.read.take() {
+            Some(chunk) => chunk?,
+            None => read(&self.api, (&self.caller, &self.key), &mut self.lines).await?,
+        };
+        if chunk.is_empty() {
+            return Ok(false);
+        }
+        if self.api.shutdown.is_cancelled() {
+            let what = "this replica shuts down: send the file again with the same key";
+            return Err(StockError::Overloaded { what }.into());
+        }
+        admit_more(&self.api, &self.headers, Scope::Stock, chunk.len()).await?;
+        let answers = if let Some(levels) = &mut self.preview {
+            dry_run(&self.api, levels, chunk).await?
+        } else {
+            // The next chunk is read while this one is made.
+            let reading = read(&self.api, (&self.caller, &self.key), &mut self.lines);
+            let (answers, next) = tokio::join!(make(&self.api, chunk), reading);
+            self.read = Some(next);
+            answers
+        };
+        self.rows += answers.len() as u64;
+        for (row, answer) in answers {
+            match answer {
+                Ok((code, version)) if self.answers_all => {
+                    let status = StatusCode::OK.as_u16();
+                    push_line(
+                        part,
+                        &Made {
+                            row,
+                            status,
+                            code,
+                            version,
+                        },
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.failed += 1;
+                    let mut line = error.line();
+                    line.insert("row", Field::Number(row.cast_signed()));
+                    push_line(part, &line);
+                }
+            }
+        }
+        if self.failed > MAX_FAILURES && !self.answers_all {
+            let detail = "more than 1,000 rows have failed; the rows after these were not made";
+            return Err(ApiError::unprocessable("too-many-failures", detail));
+        }
+        Ok(true)
+    }
+}
+
+fn push_line(part: &mut String, line: &impl Serialize) {
+    *part += &serde_json::to_string(line).expect("texts and numbers are JSON");
+    part.push('\n');
+}
+
+/// Reads the next chunk and its keys.
+async fn read(
+    api: &Api,
+    (caller, key): (&Caller, &IdempotencyKey),
+    lines: &mut Lines,
+) -> Result<Vec<Row>, ApiError> {
+    let sent = lines.chunk(api).await?;
+    let key = |sent: &Sent| {
+        let key = IdempotencyKey::parse(&format!("{}:{}", key.as_str(), sent.number));
+        key.expect("the key of the import is short")
+    };
+    let keys: Vec<_> = sent.iter().map(key).collect();
+    let found = api.store.with_keys(caller, &keys).await?.into_iter();
+    let recorded: HashMap<_, _> = found
+        .filter_map(|movement| Some((movement.idempotency_key.clone()?, movement)))
+        .collect();
+    let row = |(Sent { number, row }, key): (Sent, IdempotencyKey)| {
+        let recorded = recorded.get(key.as_str());
+        let row = row.and_then(|row| row.operation(caller, key, api.deadline()));
+        let Some(movement) = recorded else {
+            let todo = row.map_err(Err);
+            return Ok(Row { number, todo });
+        };
+        let is_same = |row: Operation| row.idempotency.map(|key| key.hash) == movement.request_hash;
+        if !row.is_ok_and(is_same) {
+            return Err(file_changed(number));
+        }
+        let todo = Err(Ok(("replayed", Some(movement.level_version))));
+        Ok(Row { number, todo })
+    };
+    sent.into_iter().zip(keys).map(row).collect()
+}
+
+fn file_changed(row: u64) -> ApiError {
+    let detail = format!(
+        "row {row} is not the one that was sent with this key before; send the file as it was, or with another key"
+    );
+    ApiError::new(StatusCode::CONFLICT, "file-changed", detail)
+}
+
+/// The rows to make, and the answers to the others.
+fn split(chunk: Vec<Row>) -> (Vec<(u64, Operation)>, Vec<Answered>) {
+    let (mut rows, mut answers) = (Vec::with_capacity(chunk.len()), Vec::new());
+    for Row { number, todo } in chunk {
+        match todo {
+            Ok(row) => rows.push((number, row)),
+            Err(answer) => answers.push((number, answer)),
+        }
+    }
+    (rows, answers)
+}
+
+/// Makes the rows of a chunk. Those of one level are made in their order, unless all of them add units.
+async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
+    let (rows, mut answers) = split(chunk);
+    let most = api.config.limits.max_in_flight as usize / 8;
+    let mut rows = rows.into_iter().peekable();
+    while rows.peek().is_some() {
+        let mut levels = HashMap::new();
+        let together = std::iter::from_fn(|| {
+            rows.next_if(|(_, row)| {
+                let line = row.first();
+                let adds = matches!(line.change, Change::Adjust(units) if units > 0);
+                let level = (line.sku.clone(), line.warehouse.clone());
+                match levels.insert(level, adds) {
+                    None => true,
+                    Some(all_add) => all_add && adds,
+                }
+            })
+        });
+        let together: Vec<_> = together.collect();
+        let row = |(number, row)| async move { (number, make_row(api, row).await) };
+        let made = stream::iter(together.into_iter().map(row));
+        let made = made.buffer_unordered(most.clamp(1, IN_PROGRESS));
+        answers.extend(made.collect::<Vec<_>>().await);
+    }
+    answers.sort_unstable_by_key(|(number, _)| *number);
+    answers
+}
+
+async fn make_row(api: &Api, row: Operation) -> Answer {
+    let (id, code) = (row.id, code(&row));
+    let deadline = api.deadline();
+    let made = api.levels.import(Operation { deadline, ..row }).await;
+    answer(code, made).map_err(|error| ApiError::of_operation(id, error))
+}
+
+/// Finds out what would become of the rows of a chunk.
+async fn dry_run(
+    api: &Api,
+    levels: &mut Levels,
+    chunk: Vec<Row>,
+) -> Result<Vec<Answered>, ApiError> {
+    let (rows, mut answers) = split(chunk);
+    let (numbers, rows): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+    let names = rows.iter().flat_map(Operation::levels);
+    let names = names.map(|(sku, warehouse)| (sku.clone(), warehouse.clone()));
+    let names: HashSet<_> = names.filter(|name| !levels.contains_key(name)).collect();
+    if levels.len() + names.len() > MAX_PREVIEW {
+        let detail = "a dry run can check 100,000 levels; the rows after these were not checked";
+        return Err(ApiError::unprocessable("too-many-rows", detail));
+    }
+    let names: Vec<_> = names.into_iter().collect();
+    for level in api.store.levels_among(&names).await? {
+        levels.insert((level.sku.clone(), level.warehouse.clone()), level);
+    }
+    let made = preview(levels, &rows).into_iter().zip(&rows);
+    let made = made.map(|(made, row)| answer(code(row), made).map_err(ApiError::from));
+    answers.extend(numbers.into_iter().zip(made));
+    answers.sort_unstable_by_key(|(number, _)| *number);
+    Ok(answers)
+}
+
+/// What a row that is made is answered.
+fn code(row: &Operation) -> &'static str {
+    match row.first().change {
+        Change::Count(Count {
+            from: CountedFrom::Absent,
+            ..
+        }) => "created",
+        Change::Count(_) => "counted",
+        _ => "adjusted",
+    }
+}
+
+fn answer(
+    code: &'static str,
+    made: Result<Imported, StockError>,
+) -> Result<(&'static str, Option<i64>), StockError> {
+    made.map(|Imported { version }| (version.map_or("replayed", |_| code), version))
+}

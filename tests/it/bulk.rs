@@ -1,0 +1,192 @@
+//! Queries of many levels, imports and exports.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::app::{Answer, TestApp, send};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+
+/// The lines of an answer.
+fn lines(answer: &Answer) -> Vec<Value> {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let text = answer.body.as_str().map(str::to_owned);
+    let text = text.unwrap_or_else(|| answer.body.to_string());
+    let lines = text.lines().map(serde_json::from_str);
+    lines.map(|line| line.expect("lines of JSON")).collect()
+}
+
+/// Sends rows as the import with this key; `query` begins with `?`.
+async fn import(app: &TestApp, key: &str, query: &str, rows: &str) -> Vec<Value> {
+    let request = app.request(0, Method::POST, &format!("/import{query}"));
+    let request = request.header("content-type", "application/x-ndjson");
+    let request = request.header("Idempotency-Key", key).body(rows.to_owned());
+    lines(&send(request).await)
+}
+
+/// Row, status and code of each line but the last one.
+fn outcomes(lines: &[Value]) -> Vec<Value> {
+    let rows = &lines[..lines.len() - 1];
+    let outcome = |line: &Value| json!([line["row"], line["status"], line["code"]]);
+    rows.iter().map(outcome).collect()
+}
+
+/// The units on hand of the levels, in their order.
+async fn exported(app: &TestApp) -> Vec<Value> {
+    let levels = lines(&app.get("/export").await);
+    let units = |level: &Value| json!([level["sku"], level["warehouse"], level["on_hand"]]);
+    levels.iter().map(units).collect()
+}
+
+#[rstest]
+#[tokio::test]
+async fn levels_are_read_by_their_names(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::with_stock(backend, 1, "a", 3).await;
+    app.set_level("b", 4).await;
+    send(app.put(0, "a", &json!({"warehouse": "x", "on_hand": 5}))).await;
+    let names = json!({"levels": [
+        {"sku": "b"}, {"sku": "A"}, {"sku": "a", "warehouse": "x"}, {"sku": "b", "warehouse": "x"},
+    ]});
+    let query = app.request(0, Method::POST, "/levels/query");
+    let answer = send(query.json(&names)).await;
+    let expected = json!({
+        "levels": [
+            app.get_json("/stock/b").await["warehouses"][0],
+            app.get_json("/stock/a").await["warehouses"][1],
+        ],
+        "unknown": [{"sku": "A", "warehouse": "main"}, {"sku": "b", "warehouse": "x"}],
+    });
+    assert_eq!(*answer.ok(), expected);
+    assert_eq!(app.get_json("/stock/a").await["available"], 8);
+    assert_eq!(app.get_json("/stock/a?warehouse=x").await["available"], 5);
+}
+
+#[rstest]
+#[tokio::test]
+async fn pages_list_what_runs_low(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::start(backend).await;
+    let row = |number: u64| {
+        let (sku, units) = (format!("s-{number:04}"), number % 7);
+        let warehouse = if number % 2 == 0 { "main" } else { "north" };
+        json!({"sku": sku, "warehouse": warehouse, "on_hand": units, "create": true})
+    };
+    let numbers = 0..2_100;
+    let rows: String = numbers.clone().map(|n| format!("{}\n", row(n))).collect();
+    import(&app, "first", "", &rows).await;
+    import(
+        &app,
+        "others",
+        "",
+        "{\"sku\": \"r\", \"on_hand\": 0, \"create\": true}\n",
+    )
+    .await;
+    for (query, takes) in [
+        ("available_max=1", (|n| n % 7 <= 1) as fn(u64) -> bool),
+        ("warehouse=north&prefix=s-", |n| n % 2 == 1),
+        ("warehouse=north&available_max=0&prefix=s-1", |n| {
+            n % 14 == 7 && (1_000..2_000).contains(&n)
+        }),
+        ("prefix=s-20", |n| n >= 2_000),
+        ("prefix=s-2099", |n| n == 2_099),
+        ("prefix=t", |_| false),
+    ] {
+        let mut expected: Vec<_> = numbers
+            .clone()
+            .filter(|n| takes(*n))
+            .map(|n| format!("s-{n:04}"))
+            .collect();
+        if query == "available_max=1" {
+            expected.insert(0, "r".to_owned());
+        }
+        for limit in [7, 1_000] {
+            let (mut found, mut cursor) = (Vec::new(), String::new());
+            loop {
+                let path = format!("/stock?limit={limit}&{query}{cursor}");
+                let page = app.get_json(&path).await;
+                let levels = page["levels"].as_array().expect("levels");
+                assert!(levels.len() <= limit, "{path}");
+                let skus = levels.iter().map(|level| level["sku"].as_str());
+                found.extend(skus.map(|sku| sku.expect("a SKU").to_owned()));
+                let Some(next) = page["next_cursor"].as_str() else {
+                    break;
+                };
+                cursor = format!("&cursor={next}");
+            }
+            assert_eq!(found, expected, "{query} {limit}");
+        }
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn each_row_is_answered_and_made_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::with_stock(backend, 1, "a", 40).await;
+    app.set_level("b", 7).await;
+    let rows = r#"{"sku": "a", "add": 2}
+{"sku": "a", "on_hand": 50, "from": 42}
+{"sku": "a", "on_hand": 1, "from": 42}
+
+{"sku": "n", "on_hand": 9, "create": true}
+{"sku": "n", "warehouse": "x", "on_hand": 0, "create": true}
+{"sku": "a", "on_hand": 9, "create": true}
+{"sku": "b", "on_hand": 7, "from": null}
+{"sku": "absent", "add": 1}
+{"sku": "absent", "on_hand": 1, "from": null}
+{"sku": "a", "add": 2, "on_hand": 3}
+[1, 2]
+{"sku": "n", "add": -10}
+{"sku": "n", "add": -9}"#;
+    let first = import(&app, "K", "?rows=all", rows).await;
+    let expected = json!([
+        [1, 200, "adjusted"],
+        [2, 200, "counted"],
+        [3, 412, "precondition-failed"],
+        [5, 200, "created"],
+        [6, 200, "created"],
+        [7, 412, "precondition-failed"],
+        [8, 200, "counted"],
+        [9, 404, "unknown-sku"],
+        [10, 404, "unknown-sku"],
+        [11, 422, "invalid-request"],
+        [12, 422, "invalid-request"],
+        [13, 409, "insufficient-stock"],
+        [14, 200, "adjusted"],
+    ]);
+    assert_eq!(Value::from(outcomes(&first)), expected);
+    let versions: Vec<_> = first
+        .iter()
+        .filter_map(|line| line["version"].as_i64())
+        .collect();
+    assert_eq!(versions, [2, 3, 1, 1, 2, 2]);
+    assert_eq!([&first[2]["on_hand"], &first[5]["on_hand"]], [50, 50]);
+    assert_eq!(first[13], json!({"done": true, "rows": 13, "failed": 7}));
+    let units = json!([
+        ["a", "main", 50],
+        ["b", "main", 7],
+        ["n", "main", 0],
+        ["n", "x", 0]
+    ]);
+    assert_eq!(Value::from(exported(&app).await), units);
+
+    // Sent again, after a sale: a count does not bring its units back.
+    send(app.deduct(0, "group-commit", &json!({"sku": "b"})))
+        .await
+        .ok();
+    let again = import(&app, "K", "?rows=all", rows).await;
+    let replayed: Vec<_> = again
+        .iter()
+        .filter(|line| line["code"] == "replayed")
+        .collect();
+    assert_eq!(replayed.len(), 6, "{again:?}");
+    let versions: Vec<_> = replayed
+        .iter()
+        .filter_map(|line| line["version"].as_i64())
+        .collect();
+    assert_eq!(versions, [2, 3, 1, 1, 2, 2]);
+    let failures = import(&app, "K", "", rows).await;
+    assert_eq!(failures.len(), 8, "{failures:?}");
+    assert_eq!(app.get_json("/stock/b").await["available"], 6);
+    assert_eq!(app.audit("b").await["consistent"], true);
+
+    assert_eq!(lines(&app.get("/export?after=b/main").await).len(), 2);
+}
