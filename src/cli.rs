@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | race | failures | migrate | audit | keys | openapi`.
+//! The commands: `stocklock serve | lab | race | failures | migrate | audit | keys | import | export | openapi`.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 mod audit;
+mod bulk;
 mod inherit;
 mod keys;
 mod race;
@@ -69,6 +70,10 @@ pub enum Command {
     Audit(audit::AuditArgs),
     /// Create, list and revoke API keys
     Keys(keys::KeysArgs),
+    /// Send a file of rows to the service: units to add, counts, new levels
+    Import(bulk::ImportArgs),
+    /// Print all levels of the service, one line of JSON for each
+    Export(bulk::ExportArgs),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -218,6 +223,8 @@ impl Cli {
             }
             Command::Audit(args) => audit::audit(args).await,
             Command::Keys(args) => keys::keys(args).await,
+            Command::Import(args) => Box::pin(bulk::import(args)).await,
+            Command::Export(args) => Box::pin(bulk::export(args)).await,
             Command::Openapi { lab } => print_output(&format!("{:#}\n", http::document(lab))),
         }
     }

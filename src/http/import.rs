@@ -103,7 +103,7 @@ pub(super) struct ImportLine {
     post, path = "/import", tag = "bulk", params(ImportQuery, openapi::IdempotencyKeyHeader),
     request_body(content = ImportRow, content_type = "application/x-ndjson"),
     responses(
-        (status = 200, description = "A line for each row that fails, and one at the end", body = ImportLine,
+        (status = 200, description = "A line for each row that fails, and one at the end. Its `code` may be that of an error, or `file-changed` (409), `too-many-failures` (422), `too-many-rows` (422)", body = ImportLine,
             content_type = "application/x-ndjson"),
         openapi::ReadErrors, openapi::WriteErrors,
     )
@@ -258,6 +258,9 @@ impl Import {
         admit_more(&self.api, &self.headers, Scope::Stock, chunk.len()).await?;
         let answers = if let Some(levels) = &mut self.preview {
             dry_run(&self.api, levels, chunk).await?
+        } else if self.answers_all {
+            // Without the next chunk: the client may wait for these answers before it sends more.
+            make(&self.api, chunk).await
         } else {
             // The next chunk is read while this one is made.
             let reading = read(&self.api, (&self.caller, &self.key), &mut self.lines);

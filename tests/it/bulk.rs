@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
+mod commands;
+mod imports;
+
 /// The lines of an answer.
 fn lines(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");

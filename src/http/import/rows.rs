@@ -110,8 +110,8 @@ impl Lines {
             self.number += 1;
             if length as u64 == MAX_LINE && line.last() != Some(&b'\n') {
                 let detail = format!("line {}: must have at most {MAX_LINE} bytes", self.number);
-                let status = StatusCode::PAYLOAD_TOO_LARGE;
-                return Err(ApiError::new(status, "body-too-large", detail));
+                let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail);
+                return Err(error);
             }
             let text = line.trim_ascii();
             if !text.is_empty() {

@@ -1,0 +1,233 @@
+//! `stocklock import` and `stocklock export`: many levels over HTTP.
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::body::Body;
+use clap::Args;
+use form_urlencoded::byte_serialize;
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
+use tokio::time::{sleep, timeout};
+
+use super::{Failure, print_output};
+
+mod client;
+mod file;
+
+use client::{Answer, Lines, Problem, Server};
+use file::ImportFile;
+
+/// How often a request is sent that makes no progress.
+const ATTEMPTS: u32 = 5;
+
+/// For how long a request may make no progress.
+const SILENCE: Duration = Duration::from_mins(1);
+
+/// Import a file of rows: units to add, counts, new levels
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The file: one JSON object a line with some of the fields sku, warehouse, add, `on_hand`, from, create;
+    /// or CSV with such columns, if its name ends in .csv
+    file: PathBuf,
+
+    /// The name of this import, of visible ASCII characters. The same file with the same name is made once,
+    /// however often it is sent [default: the name of the file]
+    #[arg(long)]
+    key: Option<String>,
+
+    /// Only check what would become of the rows
+    #[arg(long)]
+    dry_run: bool,
+
+    /// The service.
+    #[command(flatten)]
+    server: Server,
+}
+
+/// Print all levels, one line of JSON for each
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The service.
+    #[command(flatten)]
+    server: Server,
+}
+
+/// The last line of the answer to an import, or a row that fails.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Line {
+    row: u64,
+    status: u16,
+    code: String,
+    detail: String,
+    done: Option<bool>,
+    rows: u64,
+    failed: u64,
+}
+
+impl Line {
+    /// Whether the same may succeed later.
+    fn is_temporary(&self) -> bool {
+        (502..=504).contains(&self.status)
+    }
+}
+
+/// Sends the file until every row has a definite answer.
+pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
+    let file = ImportFile::at(args.file)?;
+    let key = args.key.unwrap_or_else(|| file.default_key());
+    let path = format!("/import?dry_run={}", args.dry_run);
+    let mut attempt = 1;
+    loop {
+        let bar = bar(Some(file.size), "{bytes}/{total_bytes} [{bar:40}] {eta}");
+        let body = file.body(bar.clone())?;
+        let lines = watched(&bar, async {
+            let answer = args
+                .server
+                .send(Method::POST, &path, Some(&key), body)
+                .await?;
+            received(answer).await
+        });
+        let lines = lines.await;
+        bar.finish_and_clear();
+        let problem = match lines {
+            Ok(lines) if attempt == ATTEMPTS || !lines.iter().any(Line::is_temporary) => {
+                return report(&lines);
+            }
+            Err(problem) if attempt == ATTEMPTS || !problem.is_temporary => {
+                return Err(problem.into());
+            }
+            Ok(_) => "the service could not make all rows".to_owned(),
+            Err(problem) => problem.text,
+        };
+        eprintln!("{problem}: sending the file again");
+        sleep(Duration::from_secs(attempt.into())).await;
+        attempt += 1;
+    }
+}
+
+/// The lines of an answer.
+async fn received(answer: Answer) -> Result<Vec<Line>, Problem> {
+    let (mut answer, mut lines) = (Lines::of(answer), Vec::new());
+    while let Some(line) = answer.next().await? {
+        lines.push(serde_json::from_str(&line).map_err(Problem::cut)?);
+    }
+    match lines.last() {
+        Some(Line { done: Some(_), .. }) => Ok(lines),
+        _ => Err(Problem::cut("the answer has no last line")),
+    }
+}
+
+/// Shows the rows that have failed, and how the import has ended.
+fn report(lines: &[Line]) -> Result<(), Failure> {
+    let (end, failed) = lines.split_last().expect("there is a last line");
+    for line in failed {
+        eprintln!("line {}: {}: {}", line.row, line.code, line.detail);
+    }
+    print_output(&format!("{} rows, {} failed\n", end.rows, end.failed))?;
+    if end.done != Some(true) {
+        return Err(Failure::Other(format!("{}: {}", end.code, end.detail)));
+    }
+    if end.failed > 0 {
+        let problem = format!("{} rows were not made", end.failed);
+        return Err(Failure::Other(problem));
+    }
+    Ok(())
+}
+
+/// Prints all levels. If the connection breaks, it continues after the last one that was printed.
+pub(super) async fn export(args: ExportArgs) -> Result<(), Failure> {
+    let bar = if io::stdout().is_terminal() {
+        ProgressBar::hidden()
+    } else {
+        bar(None, "{pos} levels, {per_sec}")
+    };
+    let (mut after, mut attempt) = (String::new(), 1);
+    loop {
+        let before = bar.position();
+        let printed = watched(&bar, print_levels(&args.server, &mut after, &bar)).await;
+        match printed {
+            Ok(()) => {
+                bar.finish_and_clear();
+                return Ok(());
+            }
+            Err(Stop::Failure(failure)) => return Err(failure),
+            Err(Stop::Problem(problem)) if attempt == ATTEMPTS || !problem.is_temporary => {
+                return Err(problem.into());
+            }
+            Err(Stop::Problem(problem)) => eprintln!("{}: continuing", problem.text),
+        }
+        attempt = if bar.position() > before {
+            1
+        } else {
+            attempt + 1
+        };
+        sleep(Duration::from_secs(attempt.into())).await;
+    }
+}
+
+/// Why an export stops.
+enum Stop {
+    Problem(Problem),
+    Failure(Failure),
+}
+
+impl From<Problem> for Stop {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+/// Prints the levels after one, which moves on.
+async fn print_levels(server: &Server, after: &mut String, bar: &ProgressBar) -> Result<(), Stop> {
+    let path = format!("/export{after}");
+    let answer = server.send(Method::GET, &path, None, Body::empty()).await?;
+    let mut lines = Lines::of(answer);
+    while let Some(mut line) = lines.next().await? {
+        let level: LevelName = serde_json::from_str(&line).map_err(Problem::cut)?;
+        line.push('\n');
+        print_output(&line).map_err(Stop::Failure)?;
+        let name = format!("{}/{}", level.sku, level.warehouse);
+        *after = format!(
+            "?after={}",
+            byte_serialize(name.as_bytes()).collect::<String>()
+        );
+        bar.inc(1);
+    }
+    Ok(())
+}
+
+/// The name of a level.
+#[derive(Deserialize)]
+struct LevelName {
+    sku: String,
+    warehouse: String,
+}
+
+/// A progress bar on standard error, if that is a terminal.
+fn bar(length: Option<u64>, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("a valid template");
+    length
+        .map_or_else(ProgressBar::no_length, ProgressBar::new)
+        .with_style(style)
+}
+
+/// Waits for `work` as long as the bar moves at least once a minute.
+async fn watched<T, E: From<Problem>>(
+    bar: &ProgressBar,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let mut work = pin!(work);
+    loop {
+        let before = bar.position();
+        match timeout(SILENCE, &mut work).await {
+            Ok(done) => return done,
+            Err(elapsed) if bar.position() == before => return Err(Problem::cut(elapsed).into()),
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Requests of commands to the service.
+//!
+//! One connection for each request, which may take hours. A client with a pool and redirects would be larger.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use clap::Args;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_util::task::AbortOnDropHandle;
+use url::Url;
+
+use crate::cli::Failure;
+
+/// How long the service may take to connect.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// The service, and who calls it.
+#[derive(Debug, Args)]
+pub(super) struct Server {
+    /// The URL of the service, or of the proxy in front of it
+    #[arg(long, env = "STOCKLOCK_URL", default_value = "http://127.0.0.1:8080", value_parser = url)]
+    url: Url,
+
+    /// The API key. Set the variable: other users see the arguments of a command
+    #[arg(long, env = "STOCKLOCK_API_KEY", hide_env_values = true)]
+    api_key: Option<SecretString>,
+}
+
+fn url(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|_| "not a URL")?;
+    let is_valid = ["http", "https"].contains(&url.scheme()) && url.query().is_none();
+    is_valid
+        .then_some(url)
+        .ok_or_else(|| "expected http://… or https://…, without a query".to_owned())
+}
+
+/// Why there is no answer, or which one.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) text: String,
+    /// Whether another attempt may succeed.
+    pub(super) is_temporary: bool,
+}
+
+impl Problem {
+    pub(super) fn cut(error: impl std::fmt::Display) -> Self {
+        Self {
+            text: format!("the connection to the service broke: {error}"),
+            is_temporary: true,
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self::Other(problem.text)
+    }
+}
+
+/// An answer with status 200, as long as its connection is open.
+pub(super) struct Answer {
+    pub(super) response: Response<Incoming>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Server {
+    /// Sends a request, and waits for the head of the answer. `key`: its Idempotency-Key. Not cancel safe: the
+    /// service may have executed it.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        body: Body,
+    ) -> Result<Answer, Problem> {
+        let base = self.url.path().trim_end_matches('/');
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{base}{path}"))
+            .header(HOST, self.url.authority())
+            .header(CONTENT_TYPE, "application/x-ndjson");
+        if let Some(api_key) = &self.api_key {
+            let bearer = format!("Bearer {}", api_key.expose_secret());
+            request = request.header(AUTHORIZATION, bearer);
+        }
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key);
+        }
+        let wrong = |error: hyper::http::Error| Problem {
+            text: format!("the API key or the key of the import cannot be sent: {error}"),
+            is_temporary: false,
+        };
+        let request = request.body(body).map_err(wrong)?;
+        let stream = timeout(CONNECT_LIMIT, self.connect()).await;
+        let stream = stream.map_err(Problem::cut)?.map_err(Problem::cut)?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(Problem::cut)?;
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+            // The request returns the same error.
+            let _ = connection.await;
+        }));
+        let response = sender.send_request(request).await.map_err(Problem::cut)?;
+        let answer = Answer {
+            response,
+            _connection: connection,
+        };
+        answer.checked().await
+    }
+
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let host = self.url.host_str().unwrap_or_default();
+        let host = host.trim_matches(['[', ']']);
+        let port = self.url.port_or_known_default().unwrap_or(80);
+        let stream = TcpStream::connect((host, port)).await?;
+        if self.url.scheme() == "http" {
+            return Ok(Box::new(stream));
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions();
+        let config = config
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots);
+        let connector = TlsConnector::from(Arc::new(config.with_no_client_auth()));
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Box::new(connector.connect(name, stream).await?))
+    }
+}
+
+impl Answer {
+    /// The answer, or what the service says is wrong.
+    async fn checked(self) -> Result<Self, Problem> {
+        let status = self.response.status();
+        if status == 200 {
+            return Ok(self);
+        }
+        let mut text = format!("the service answers {status}");
+        let mut lines = Lines::of(self);
+        // The body of an error is one line, and may have no line break.
+        if let Some(line) = lines.next().await?
+            && let Ok(problem) = serde_json::from_str::<serde_json::Value>(&line)
+            && let Some(detail) = problem["detail"].as_str()
+        {
+            text = format!("{text}: {detail}");
+        }
+        let is_temporary = (502..=504).contains(&status.as_u16());
+        Err(Problem { text, is_temporary })
+    }
+}
+
+/// The lines of an answer.
+pub(super) struct Lines {
+    answer: Answer,
+    read: Vec<u8>,
+    /// Where the next line starts.
+    start: usize,
+    has_ended: bool,
+}
+
+impl Lines {
+    pub(super) fn of(answer: Answer) -> Self {
+        Self {
+            answer,
+            read: Vec::new(),
+            start: 0,
+            has_ended: false,
+        }
+    }
+
+    /// The next line, without its end.
+    pub(super) async fn next(&mut self) -> Result<Option<String>, Problem> {
+        loop {
+            let unread = &self.read[self.start..];
+            let end = unread.iter().position(|byte| *byte == b'\n');
+            let is_rest = self.has_ended && !unread.is_empty();
+            if let Some(length) = end.or(is_rest.then_some(unread.len())) {
+                let line = String::from_utf8(unread[..length].to_vec()).map_err(Problem::cut)?;
+                self.start = self.read.len().min(self.start + length + 1);
+                return Ok(Some(line));
+            }
+            if self.has_ended {
+                return Ok(None);
+            }
+            self.read.drain(..self.start);
+            self.start = 0;
+            match self.answer.response.body_mut().frame().await {
+                Some(frame) => {
+                    if let Ok(data) = frame.map_err(Problem::cut)?.into_data() {
+                        self.read.extend_from_slice(&data);
+                    }
+                }
+                None => self.has_ended = true,
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `stocklock import` and `stocklock export`.
+
+use std::fs;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::lines;
+use crate::support::process::{Ended, Process};
+use crate::support::services::Backend::Sqlite;
+use crate::support::services::fresh_database;
+
+const CSV: &str = "\
+sku,warehouse,on_hand,create,from,add
+a,,5,true,,
+b,north,7,true,,
+
+a,,,,,3
+\"a\",,6,,8,
+a,,1,,8,
+a,,,,,many
+absent,,,,,1
+";
+
+/// Runs a command against a replica.
+async fn run(replica: &Process, arguments: &[&str]) -> Ended {
+    let url = replica.url("");
+    Process::run(arguments, &[("STOCKLOCK_URL", &url)]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_is_imported_once_and_its_errors_have_line_numbers() {
+    let database = fresh_database(Sqlite).await;
+    let replica = Process::serving(&["serve"], &[("DATABASE_URL", &database.url)]).await;
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("first delivery.csv");
+    fs::write(&path, CSV).expect("a file");
+    let file = path.to_str().expect("a text");
+    let dry = run(&replica, &["import", file, "--dry-run"]).await;
+    let levels = async || lines(&replica.get("/export").await);
+    assert_eq!(levels().await.len(), 0, "{dry:?}");
+    for ended in [
+        dry,
+        run(&replica, &["import", file]).await,
+        run(&replica, &["import", file]).await,
+    ] {
+        assert_eq!(
+            (ended.code, &*ended.stdout),
+            (Some(1), "7 rows, 3 failed\n"),
+            "{}",
+            ended.stderr
+        );
+        let errors = ended
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("line "));
+        let errors: Vec<_> = errors
+            .map(|line| line.splitn(3, ": ").take(2).collect::<Vec<_>>())
+            .collect();
+        let expected = [
+            ["line 7", "precondition-failed"],
+            ["line 8", "invalid-request"],
+            ["line 9", "unknown-sku"],
+        ];
+        assert_eq!(errors, expected, "{}", ended.stderr);
+    }
+    let units: Vec<_> = levels()
+        .await
+        .iter()
+        .map(|one| one["on_hand"].clone())
+        .collect();
+    assert_eq!(units, [json!(6), json!(7)]);
+    let exported = run(&replica, &["export"]).await;
+    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    assert_eq!(exported.stdout, replica.get("/export").await.text());
+
+    // A line before the others was changed.
+    fs::write(&path, CSV.replace("5,true", "4,true")).expect("a file");
+    let changed = run(&replica, &["import", file]).await;
+    assert_eq!(changed.code, Some(1));
+    assert!(
+        changed.stderr.contains("file-changed"),
+        "{}",
+        changed.stderr
+    );
+    let rows = directory.path().join("rows.ndjson");
+    fs::write(&rows, "{\"sku\": \"a\", \"add\": 1}\n").expect("a file");
+    let rows = rows.to_str().expect("a text");
+    let other = run(&replica, &["import", rows, "--key", "more"]).await;
+    assert_eq!(
+        (other.code, &*other.stdout),
+        (Some(0), "1 rows, 0 failed\n"),
+        "{}",
+        other.stderr
+    );
+}
+
+#[tokio::test]
+async fn command_says_what_is_wrong() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("rows.csv");
+    fs::write(&path, "sku,colour\na,red\n").expect("a file");
+    let file = path.to_str().expect("a text");
+    let ended = Process::run(&["import", file], &[]).await;
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.stderr.contains("line 1: `colour`"),
+        "{}",
+        ended.stderr
+    );
+    let ended = Process::run(&["import", "/nowhere"], &[]).await;
+    assert!(
+        ended.stderr.contains("cannot read /nowhere"),
+        "{}",
+        ended.stderr
+    );
+    let database = fresh_database(Sqlite).await;
+    let variables = [("DATABASE_URL", &*database.url)];
+    let replica = Process::serving(&["serve"], &variables).await;
+    let url = replica.url("/none");
+    let ended = Process::run(&["export", "--url", &url], &[]).await;
+    assert!(ended.stderr.contains("404"), "{}", ended.stderr);
+}

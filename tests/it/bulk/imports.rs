@@ -1,0 +1,305 @@
+//! Imports that are cut off, changed, or made while others sell; their bounds.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use stocklock_testkit::eventually;
+use stocklock_testkit::run::{number, rng};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use super::{exported, import, lines};
+use crate::faults::SOON;
+use crate::support::app::{TestApp, client, send};
+use crate::support::process::Process;
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
+use crate::support::topology::Topology;
+
+/// Rows of which each succeeds once, if they are made in their order; and what they make of the levels.
+fn rows(count: u64) -> (Vec<Value>, Vec<Value>) {
+    let (mut rng, mut rows) = (rng(), Vec::new());
+    let mut units = [None; 40];
+    for _ in 0..count {
+        let level = rng.usize(..units.len());
+        let sku = format!("s-{level:02}");
+        let sent = rng.i64(1..100);
+        let (row, after) = match units[level] {
+            None => (json!({"sku": sku, "on_hand": sent, "create": true}), sent),
+            Some(before) if rng.u32(..10) == 0 => {
+                (json!({"sku": sku, "on_hand": sent, "from": before}), sent)
+            }
+            Some(before) => (json!({"sku": sku, "add": sent}), before + sent),
+        };
+        units[level] = Some(after);
+        rows.push(row);
+    }
+    let level = |(level, units): (usize, &Option<i64>)| {
+        json!([format!("s-{level:02}"), "main", (*units)?]).into()
+    };
+    let levels = units.iter().enumerate().filter_map(level);
+    (rows, levels.collect())
+}
+
+fn text(rows: &[Value]) -> String {
+    rows.iter().map(|row| format!("{row}\n")).collect()
+}
+
+/// Goal: an import that is cut off is continued by sending the file again.
+///
+/// Method: kill the replica after a random row, many times. Each time the file is sent from its start.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn import_killed_and_sent_again_equals_the_file(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let kills = number("TEST_IMPORT_KILLS", 3);
+    let count = 1_000 + 500 * kills;
+    let (rows, expected) = rows(count);
+    let database = fresh_database(backend).await;
+    let mut replica = Process::serving(&["serve"], &[("DATABASE_URL", &database.url)]).await;
+    let (client, mut rng) = (client(), rng());
+    let send = |replica: &Process| {
+        let request = client.post(replica.url("/import?rows=all"));
+        let request = request.header("content-type", "application/x-ndjson");
+        request
+            .header("Idempotency-Key", "file")
+            .body(text(&rows))
+            .send()
+    };
+    let mut killed = 0;
+    for kill in 0..kills {
+        let last = count * (kill + 1) / (kills + 1);
+        let row = rng.u64(count * kill / (kills + 1)..last).max(1);
+        let mut answer = send(&replica).await.expect("it answers");
+        let mut seen = String::new();
+        while (seen.lines().count() as u64) < row {
+            let part = answer.chunk().await.expect("it still runs");
+            seen += str::from_utf8(&part.expect("there are more rows")).expect("text");
+        }
+        // The next chunk is being made.
+        sleep(Duration::from_micros(rng.u64(..20_000))).await;
+        replica.kill9();
+        let rest = answer.bytes().await;
+        killed += u64::from(rest.is_err());
+        replica.restart().await;
+    }
+    assert!(killed > 0, "no kill interrupted the import");
+    let answer = send(&replica).await.expect("it answers").text().await;
+    let answer = answer.expect("a whole answer");
+    let end: Value = serde_json::from_str(answer.lines().last().expect("a line")).expect("JSON");
+    assert_eq!(end, json!({"done": true, "rows": count, "failed": 0}));
+    let export = replica.get("/export").await;
+    let levels: Vec<_> = lines(&export)
+        .iter()
+        .map(|level| json!([level["sku"], level["warehouse"], level["on_hand"]]))
+        .collect();
+    assert_eq!(levels, expected);
+    for audit in lines(&replica.get("/audit").await) {
+        assert_eq!(audit["warehouses"][0]["consistent"], true, "{audit}");
+    }
+    println!(
+        "figure: {killed} of {kills} kills interrupted an import of {count} rows on {backend:?}"
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn changed_file_is_refused_before_its_chunk(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::start(backend).await;
+    let (mut rows, _) = rows(1_600);
+    import(&app, "K", "", &text(&rows[..1_200])).await;
+    let before = exported(&app).await;
+    rows.insert(700, json!({"sku": "s-01", "add": 1}));
+    let ended = import(&app, "K", "", &text(&rows)).await;
+    let [end] = &ended[..] else {
+        panic!("{ended:?}")
+    };
+    let seen = json!([end["done"], end["code"], end["rows"], end["failed"]]);
+    assert_eq!(seen, json!([false, "file-changed", 500, 0]));
+    assert!(
+        end["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.contains("row 701")),
+        "{end}"
+    );
+    assert_eq!(exported(&app).await, before);
+}
+
+/// Goal: a count loses no sale. It is refused if a unit was sold after the units were counted.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_during_sales_lose_no_sale(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::with_stock(backend, 1, "hot", 1_000_000).await;
+    let rounds = number("TEST_COUNTS", 40);
+    let has_counted = AtomicBool::new(false);
+    let counting = async {
+        let (mut added, mut refused) = (0, 0);
+        for round in 0_u64.. {
+            if round >= rounds && added > 0 && refused > 0 {
+                break;
+            }
+            let level = app.get_json("/stock/hot").await["warehouses"][0]["on_hand"].clone();
+            let units = level.as_i64().expect("units");
+            // Sometimes sales have time to come between.
+            sleep(Duration::from_millis(round % 2 * 10)).await;
+            let row = json!({"sku": "hot", "on_hand": units + 7, "from": units});
+            let answer = import(
+                &app,
+                &format!("count-{round}"),
+                "?rows=all",
+                &row.to_string(),
+            )
+            .await;
+            match answer[0]["status"].as_u64() {
+                Some(200) => added += 7,
+                Some(412) => refused += 1,
+                _ => panic!("{answer:?}"),
+            }
+        }
+        has_counted.store(true, Ordering::Relaxed);
+        (added, refused)
+    };
+    let selling = async {
+        let mut sold = 0;
+        while !has_counted.load(Ordering::Relaxed) {
+            let sales = app
+                .deduct_all("group-commit", &json!([{"sku": "hot"}, {"sku": "hot"}]))
+                .await;
+            sleep(Duration::from_millis(5)).await;
+            sold += sales.iter().filter(|one| one["status"] == 200).count();
+        }
+        i64::try_from(sold).expect("a small number")
+    };
+    let ((added, refused), sold) = tokio::join!(counting, selling);
+    let audit = app.audit("hot").await;
+    assert_eq!(audit["on_hand"], 1_000_000 + added - sold);
+    assert_eq!(audit["consistent"], true);
+    println!(
+        "figure: {sold} sales, {} counts made, {refused} refused on {backend:?}",
+        added / 7
+    );
+}
+
+/// A row that is longer than it must be, so that few rows fill the buffers of connections.
+fn padded(row: &Value) -> String {
+    format!("{:2000}\n", row.to_string())
+}
+
+/// nginx sends no more of a request after the head of its answer. An answer to the first rows that fail would
+/// stop the import then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn import_with_failures_passes_nginx() {
+    let database = fresh_database(Sqlite).await;
+    let topology = Topology::up(&[
+        ("DATABASE_URL", &database.url),
+        ("REDIS_URL", "redis://127.0.0.1:1"),
+        ("ZOOKEEPER_CONNECT", "127.0.0.1:1"),
+    ])
+    .await;
+    let row = |number: u64| match number {
+        0 => json!({"sku": "a", "on_hand": 0, "create": true}),
+        number if number % 100 == 1 => json!({"sku": "absent", "add": 1}),
+        _ => json!({"sku": "a", "add": 1}),
+    };
+    let rows: String = (0..10_000).map(|number| padded(&row(number))).collect();
+    let request = client().post(topology.url("/import"));
+    let request = request.header("content-type", "application/x-ndjson");
+    let answer = send(request.header("Idempotency-Key", "large").body(rows)).await;
+    let end = lines(&answer).pop();
+    assert_eq!(
+        end,
+        Some(json!({"done": true, "rows": 10_000, "failed": 100}))
+    );
+    let export = client().get(topology.url("/export"));
+    assert_eq!(lines(&send(export).await)[0]["on_hand"], 9_899);
+}
+
+/// An import of which the first rows were sent.
+async fn begun(replica: &Process, key: usize, rows: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(replica.address())
+        .await
+        .expect("it listens");
+    let head = format!(
+        "POST /import?rows=all HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n\
+         Idempotency-Key: {key}\r\nContent-Length: 1000000\r\n\r\n{rows}"
+    );
+    stream.write_all(head.as_bytes()).await.expect("it is sent");
+    stream
+}
+
+/// Goal: an answer with all rows begins before the end of the request; imports have a bound; and an import ends
+/// with its client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn import_answers_while_it_reads_and_ends_with_its_client() {
+    let database = fresh_database(Sqlite).await;
+    let replica = Process::serving(&["serve"], &[("DATABASE_URL", &database.url)]).await;
+    replica.set_level("a", 0).await;
+    let rows = text(&vec![json!({"sku": "a", "add": 1}); 500]);
+    let mut open = Vec::new();
+    for key in 0..8 {
+        let mut stream = begun(&replica, key, &rows).await;
+        let mut seen = Vec::new();
+        while !seen.windows(9).any(|part| part == b"\"row\":500") {
+            assert_ne!(stream.read_buf(&mut seen).await.expect("it answers"), 0);
+        }
+        open.push(stream);
+    }
+    let one_more = async || {
+        let request = replica.request(Method::POST, "/import");
+        let request = request.header("content-type", "application/x-ndjson");
+        send(request.header("Idempotency-Key", "one").body(rows.clone())).await
+    };
+    one_more().await.assert_refused_for_now("overloaded");
+    drop(open);
+    eventually("the imports end", SOON, async || {
+        one_more().await.status == 200
+    })
+    .await;
+    assert_eq!(replica.get("/stock/a").await.ok()["available"], 9 * 500);
+}
+
+/// Goal: the memory of an import does not depend on the number of its rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_does_not_grow_with_the_rows() {
+    let count = number("TEST_IMPORT_ROWS", 20_000_u64);
+    let skus = 10_000.min(count / 10);
+    let database = fresh_database(Postgres).await;
+    let replica = Process::serving(&["serve"], &[("DATABASE_URL", &database.url)]).await;
+    let send_rows = async |key: &str, row: &dyn Fn(u64) -> Value, count: u64| {
+        let rows: String = (0..count)
+            .map(|number| format!("{}\n", row(number)))
+            .collect();
+        let request = replica.request(Method::POST, "/import");
+        let request = request.header("content-type", "application/x-ndjson");
+        let answer = send(request.header("Idempotency-Key", key).body(rows)).await;
+        let end = lines(&answer).pop();
+        assert_eq!(end, Some(json!({"done": true, "rows": count, "failed": 0})));
+        answer.after
+    };
+    let name = |number: u64| format!("sku-{}", number % skus);
+    let create = |number| json!({"sku": name(number), "on_hand": 0, "create": true});
+    let created = send_rows("levels", &create, skus).await;
+    let before = replica.peak_memory();
+    let added = send_rows(
+        "rows",
+        &|number| json!({"sku": name(number), "add": 1}),
+        count,
+    )
+    .await;
+    let grown = replica.peak_memory() - before;
+    let rate = |rows: u64, after: Duration| rows as f64 / after.as_secs_f64();
+    println!(
+        "figure: {count} rows add units of {skus} levels: {:.0} rows/s, {} MiB more; {:.0} levels/s created",
+        rate(count, added),
+        grown / 1024,
+        rate(skus, created)
+    );
+    assert!(grown < 100 * 1024, "{grown} KiB");
+}
