@@ -16,6 +16,9 @@ use stocklock_core::stock::{
 /// The maximum number of lines of a batch.
 pub(super) const MAX_BATCH_LINES: usize = 1_000;
 
+/// The maximum length of the key of an import, so that those of its rows are not too long.
+pub(super) const MAX_IMPORT_KEY: usize = 240;
+
 /// The longest time of a hold in seconds: 30 days.
 pub(super) const MAX_HOLD_SECONDS: i64 = 2_592_000;
 
@@ -210,6 +213,9 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "sku" => json!({"$ref": "#/components/schemas/Sku"}),
         "warehouse" => json!({"$ref": "#/components/schemas/Warehouse"}),
         "reason" | "reference" => text(Remark::MAX_CHARS, Remark::PATTERN),
+        "Idempotency-Key" if place == "post /import" => {
+            text(MAX_IMPORT_KEY, IdempotencyKey::PATTERN)
+        }
         "Idempotency-Key" | "key" => text(IdempotencyKey::MAX_CHARS, IdempotencyKey::PATTERN),
         "If-Match" => json!({"type": "string", "anyOf": [{"const": "*"}, {"pattern": TAGS}]}),
         // Malformed tags are ignored.

@@ -7,7 +7,7 @@
 //! The answer has the rows that fail, and follows the last row: nginx sends no more of a request after it has
 //! received the head of the answer. With `rows=all`, the answer has every row, and begins at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -15,38 +15,30 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::{Field, Fields};
 use super::extract::check_content_type;
+use super::fields::MAX_IMPORT_KEY;
 use super::headers::idempotency_key;
 use super::keys::{Granted, admit_more};
 use super::{Api, ApiError, NDJSON, StrictQuery, openapi};
 use stocklock_core::access::Scope;
-use stocklock_core::level_service::{Imported, Levels, preview};
-use stocklock_core::stock::{
-    Caller, Change, Count, CountedFrom, IdempotencyKey, Operation, StockError,
-};
+use stocklock_core::level_service::Levels;
+use stocklock_core::stock::{Caller, IdempotencyKey, Operation, StockError};
 
+mod make;
 mod rows;
 
+use make::{dry_run, make};
 pub(super) use rows::ImportRow;
 use rows::{Lines, Sent};
 
-/// The maximum length of the key of an import, so that those of its rows are not too long.
-const MAX_KEY: usize = 240;
-
-/// How many rows of an import are in progress at the same time, if the replica may have many writes.
-const IN_PROGRESS: usize = 256;
-
 /// After so many failures, an import ends that answers only these.
 const MAX_FAILURES: u64 = 1_000;
-
-/// How many levels a dry run can remember.
-const MAX_PREVIEW: usize = 100_000;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -100,7 +92,7 @@ pub(super) struct ImportLine {
 /// same file again with the same key: what is made is not made twice. If the file was changed, the import ends
 /// with `file-changed` before the chunk of 500 rows that differs.
 #[utoipa::path(
-    post, path = "/import", tag = "bulk", params(ImportQuery, openapi::IdempotencyKeyHeader),
+    post, path = "/import", tag = "bulk", params(ImportQuery, openapi::RequiredKeyHeader),
     request_body(content = ImportRow, content_type = "application/x-ndjson"),
     responses(
         (status = 200, description = "A line for each row that fails, and one at the end. Its `code` may be that of an error, or `file-changed` (409), `too-many-failures` (422), `too-many-rows` (422)", body = ImportLine,
@@ -195,9 +187,10 @@ impl Import {
         body: Body,
     ) -> Result<Self, ApiError> {
         let key = idempotency_key(&headers)?.ok_or(StockError::KeyRequired)?;
-        if key.as_str().len() > MAX_KEY {
-            let detail =
-                format!("the Idempotency-Key of an import must have at most {MAX_KEY} characters");
+        if key.as_str().len() > MAX_IMPORT_KEY {
+            let detail = format!(
+                "the Idempotency-Key of an import must have at most {MAX_IMPORT_KEY} characters"
+            );
             return Err(ApiError::unprocessable("invalid-idempotency-key", detail));
         }
         check_content_type(&headers, NDJSON)?;
@@ -343,96 +336,4 @@ fn file_changed(row: u64) -> ApiError {
         "row {row} is not the one that was sent with this key before; send the file as it was, or with another key"
     );
     ApiError::new(StatusCode::CONFLICT, "file-changed", detail)
-}
-
-/// The rows to make, and the answers to the others.
-fn split(chunk: Vec<Row>) -> (Vec<(u64, Operation)>, Vec<Answered>) {
-    let (mut rows, mut answers) = (Vec::with_capacity(chunk.len()), Vec::new());
-    for Row { number, todo } in chunk {
-        match todo {
-            Ok(row) => rows.push((number, row)),
-            Err(answer) => answers.push((number, answer)),
-        }
-    }
-    (rows, answers)
-}
-
-/// Makes the rows of a chunk. Those of one level are made in their order, unless all of them add units.
-async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
-    let (rows, mut answers) = split(chunk);
-    let most = api.config.limits.max_in_flight as usize / 8;
-    let mut rows = rows.into_iter().peekable();
-    while rows.peek().is_some() {
-        let mut levels = HashMap::new();
-        let together = std::iter::from_fn(|| {
-            rows.next_if(|(_, row)| {
-                let line = row.first();
-                let adds = matches!(line.change, Change::Adjust(units) if units > 0);
-                let level = (line.sku.clone(), line.warehouse.clone());
-                match levels.insert(level, adds) {
-                    None => true,
-                    Some(all_add) => all_add && adds,
-                }
-            })
-        });
-        let together: Vec<_> = together.collect();
-        let row = |(number, row)| async move { (number, make_row(api, row).await) };
-        let made = stream::iter(together.into_iter().map(row));
-        let made = made.buffer_unordered(most.clamp(1, IN_PROGRESS));
-        answers.extend(made.collect::<Vec<_>>().await);
-    }
-    answers.sort_unstable_by_key(|(number, _)| *number);
-    answers
-}
-
-async fn make_row(api: &Api, row: Operation) -> Answer {
-    let (id, code) = (row.id, code(&row));
-    let deadline = api.deadline();
-    let made = api.levels.import(Operation { deadline, ..row }).await;
-    answer(code, made).map_err(|error| ApiError::of_operation(id, error))
-}
-
-/// Finds out what would become of the rows of a chunk.
-async fn dry_run(
-    api: &Api,
-    levels: &mut Levels,
-    chunk: Vec<Row>,
-) -> Result<Vec<Answered>, ApiError> {
-    let (rows, mut answers) = split(chunk);
-    let (numbers, rows): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
-    let names = rows.iter().flat_map(Operation::levels);
-    let names = names.map(|(sku, warehouse)| (sku.clone(), warehouse.clone()));
-    let names: HashSet<_> = names.filter(|name| !levels.contains_key(name)).collect();
-    if levels.len() + names.len() > MAX_PREVIEW {
-        let detail = "a dry run can check 100,000 levels; the rows after these were not checked";
-        return Err(ApiError::unprocessable("too-many-rows", detail));
-    }
-    let names: Vec<_> = names.into_iter().collect();
-    for level in api.store.levels_among(&names).await? {
-        levels.insert((level.sku.clone(), level.warehouse.clone()), level);
-    }
-    let made = preview(levels, &rows).into_iter().zip(&rows);
-    let made = made.map(|(made, row)| answer(code(row), made).map_err(ApiError::from));
-    answers.extend(numbers.into_iter().zip(made));
-    answers.sort_unstable_by_key(|(number, _)| *number);
-    Ok(answers)
-}
-
-/// What a row that is made is answered.
-fn code(row: &Operation) -> &'static str {
-    match row.first().change {
-        Change::Count(Count {
-            from: CountedFrom::Absent,
-            ..
-        }) => "created",
-        Change::Count(_) => "counted",
-        _ => "adjusted",
-    }
-}
-
-fn answer(
-    code: &'static str,
-    made: Result<Imported, StockError>,
-) -> Result<(&'static str, Option<i64>), StockError> {
-    made.map(|Imported { version }| (version.map_or("replayed", |_| code), version))
 }

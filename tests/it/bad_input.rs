@@ -111,6 +111,12 @@ fn others() -> Vec<Bad> {
         parse("PUT /stock/new 422 invalid-request")
             .body(r#"{"on_hand": 1}"#)
             .key("k"),
+        parse("POST /import 415 unsupported-media-type")
+            .body("{}")
+            .key("k"),
+        parse("POST /import 422 invalid-idempotency-key").key("k".repeat(241)),
+        parse("POST /import?rows=some 422 invalid-request").key("k"),
+        parse("POST /import?dry_run=maybe 422 invalid-request").key("k"),
         parse("POST /stock/real/adjust 422 invalid-idempotency-key")
             .body(r#"{"delta": 1, "reason": "x"}"#)
             .key(""),

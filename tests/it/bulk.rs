@@ -70,11 +70,15 @@ async fn pages_list_what_runs_low(#[values(Sqlite, Mysql, Postgres)] backend: Ba
     let app = TestApp::start(backend).await;
     let row = |number: u64| {
         let (sku, units) = (format!("s-{number:04}"), number % 7);
-        let warehouse = if number % 2 == 0 { "main" } else { "north" };
+        let warehouse = if number.is_multiple_of(2) {
+            "main"
+        } else {
+            "north"
+        };
         json!({"sku": sku, "warehouse": warehouse, "on_hand": units, "create": true})
     };
     let numbers = 0..2_100;
-    let rows: String = numbers.clone().map(|n| format!("{}\n", row(n))).collect();
+    let rows: String = numbers.clone().map(|n| row(n).to_string() + "\n").collect();
     import(&app, "first", "", &rows).await;
     import(
         &app,

@@ -45,4 +45,4 @@ def before_call(ctx, case, kwargs):
     if key is None and len(lines_of(case.body)) > 1 and not case.path.endswith("/batch"):
         key = "lines"
     if key is not None:
-        case.headers["Idempotency-Key"] = f"{key[:240]}{next(numbers):015}"
+        case.headers["Idempotency-Key"] = f"{key[:225]}{next(numbers):015}"

@@ -34,11 +34,11 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, Args)]
 pub(super) struct Server {
     /// The URL of the service, or of the proxy in front of it
-    #[arg(long, env = "STOCKLOCK_URL", default_value = "http://127.0.0.1:8080", value_parser = url)]
+    #[arg(long, default_value = "http://127.0.0.1:8080", value_parser = url)]
     url: Url,
 
     /// The API key. Set the variable: other users see the arguments of a command
-    #[arg(long, env = "STOCKLOCK_API_KEY", hide_env_values = true)]
+    #[arg(long, env, hide_env_values = true)]
     api_key: Option<SecretString>,
 }
 

@@ -25,7 +25,7 @@ absent,,,,,1
 /// Runs a command against a replica.
 async fn run(replica: &Process, arguments: &[&str]) -> Ended {
     let url = replica.url("");
-    Process::run(arguments, &[("STOCKLOCK_URL", &url)]).await
+    Process::run(&[arguments, &["--url", &url]].concat(), &[]).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

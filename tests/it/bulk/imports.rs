@@ -46,7 +46,7 @@ fn rows(count: u64) -> (Vec<Value>, Vec<Value>) {
 }
 
 fn text(rows: &[Value]) -> String {
-    rows.iter().map(|row| format!("{row}\n")).collect()
+    rows.iter().map(|row| row.to_string() + "\n").collect()
 }
 
 /// Goal: an import that is cut off is continued by sending the file again.
@@ -274,7 +274,7 @@ async fn memory_does_not_grow_with_the_rows() {
     let replica = Process::serving(&["serve"], &[("DATABASE_URL", &database.url)]).await;
     let send_rows = async |key: &str, row: &dyn Fn(u64) -> Value, count: u64| {
         let rows: String = (0..count)
-            .map(|number| format!("{}\n", row(number)))
+            .map(|number| row(number).to_string() + "\n")
             .collect();
         let request = replica.request(Method::POST, "/import");
         let request = request.header("content-type", "application/x-ndjson");
