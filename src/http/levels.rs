@@ -231,7 +231,10 @@ struct UnknownLevel {
 #[utoipa::path(
     post, path = "/levels/query", tag = "stock",
     request_body = LevelsBody,
-    responses((status = 200, description = "The levels", body = Levels), openapi::ReadErrors)
+    responses(
+        (status = 200, description = "The levels", body = Levels),
+        openapi::ReadErrors, openapi::WriteErrors,
+    )
 )]
 pub(super) async fn query(
     State(api): State<Arc<Api>>,

@@ -1,12 +1,19 @@
 """What the OpenAPI document cannot say of a request."""
 
 import itertools
+import json
 
 import schemathesis
 
 IN_QUERY_OR_BODY = {"sku", "warehouse", "quantity", "reference"}
 
 numbers = itertools.count()
+
+
+@schemathesis.serializer("application/x-ndjson")
+def ndjson(ctx, value):
+    """One row."""
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
 
 
 def lines_of(body):
