@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Access, KeyRing};
 use crate::config::{Auth, Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
+use crate::events::Followers;
 use crate::http::{Api, BodyBudget, Readiness, service};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
@@ -23,6 +24,7 @@ use stocklock_store::{RedisCounters, RedisOptions, Store, StoreOptions};
 mod checkpoints;
 mod keys;
 mod prepare;
+mod publisher;
 mod supervise;
 
 /// One replica of the service, without its socket.
@@ -95,6 +97,10 @@ impl Replica {
             (Mode::Serve, Auth::Keys) => Access::Keys(KeyRing::default()),
             (Mode::Serve, Auth::None) | (Mode::Lab, _) => Access::Open,
         };
+        let followers = config.events.are_on().then(|| {
+            store.follow_changes();
+            Followers::new(limits.max_connections as usize / 4)
+        });
         let api = Arc::new(Api {
             access: Arc::new(access),
             config: config.clone(),
@@ -104,6 +110,7 @@ impl Replica {
             levels,
             store,
             level_cache,
+            followers,
             redis,
             locks,
             available,
@@ -148,6 +155,7 @@ impl Replica {
             stop.clone(),
         ));
         let keys = tokio::spawn(keys::run(Arc::clone(&api), stop.clone()));
+        let publisher = tokio::spawn(publisher::run(Arc::clone(&api), stop.clone()));
         let serve_and_drain = async {
             let http = service(Arc::clone(&api));
             let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());
@@ -160,6 +168,7 @@ impl Replica {
             for (name, task) in [
                 ("writer of checkpoints", checkpoints),
                 ("loader of API keys", keys),
+                ("publisher of events", publisher),
             ] {
                 if let Err(error) = task.await {
                     tracing::warn!(%error, "the {name} failed");

@@ -15,6 +15,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::access::{Access, KeyRing};
 use crate::config::{Config, Mode};
 use crate::crowd::Crowd;
+use crate::events::Followers;
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -34,6 +35,7 @@ mod browser;
 mod deduct;
 mod deduct_batch;
 mod error;
+mod events;
 mod extract;
 mod fields;
 mod headers;
@@ -79,6 +81,8 @@ pub(crate) struct Api {
     pub(crate) levels: LevelService,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) level_cache: Arc<LevelCache>,
+    /// Those who wait for events, if they are on.
+    pub(crate) followers: Option<Followers>,
     /// The counters of the levels, if there is a Redis.
     pub(crate) redis: Option<Arc<RedisCounters>>,
     pub(crate) locks: LockServers,
@@ -144,6 +148,7 @@ fn documented(
         .needs(Scope::Sell, routes!(hold_ends::release))
         .needs(Scope::Sell, routes!(hold_ends::extend))
         .needs(Scope::Read, routes!(audit::audit_all))
+        .needs(Scope::Events, routes!(events::events))
         .needs(Scope::Read, routes!(strategies::strategies))
         .open(routes!(probes::healthz))
         .open(routes!(probes::readyz))

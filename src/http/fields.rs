@@ -19,6 +19,14 @@ pub(super) const MAX_BATCH_LINES: usize = 1_000;
 /// The longest time of a hold in seconds: 30 days.
 pub(super) const MAX_HOLD_SECONDS: i64 = 2_592_000;
 
+/// The longest time that a request for events waits, in seconds.
+pub(super) const MAX_WAIT_SECONDS: u32 = 30;
+
+/// The kinds of movements that requests can name.
+const KINDS: [&str; 7] = [
+    "received", "deducted", "adjusted", "returned", "held", "released", "expired",
+];
+
 /// The bodies of requests.
 const BODIES: [&str; 16] = [
     "DeductBody",
@@ -215,15 +223,13 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "quantity" => whole(1, Quantity::MAX.units()),
         "limit" => whole(1, PageSize::MAX.into()),
         "on_hand" => whole(-MAX_UNITS, MAX_UNITS),
-        "backorder_limit" => whole(0, MAX_UNITS),
+        "backorder_limit" | "low_at" => whole(0, MAX_UNITS),
         "delta" => {
             let mut units = whole(-MAX_UNITS, MAX_UNITS);
             units["not"] = json!({"const": 0});
             units
         }
-        "kind" => one_of(&[
-            "received", "deducted", "adjusted", "returned", "held", "released", "expired",
-        ]),
+        "kind" => one_of(&KINDS),
         "strategy" => one_of(strategies),
         "guard" | "check" => one_of(&["on", "off"]),
         "expires_in_s" => {
@@ -246,6 +252,15 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "id" | "replaces" => json!({"type": "string", "format": "uuid"}),
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
+        "after" | "Last-Event-ID" if place == "get /events" => {
+            let number = "(0|[1-9][0-9]{0,17})";
+            json!({"type": "string", "pattern": format!("^v1;{number}(;{number})?$")})
+        }
+        "type" => {
+            let types = KINDS.map(|kind| format!("stock.{kind}"));
+            one_of(&types.each_ref().map(String::as_str))
+        }
+        "wait_s" => whole(0, MAX_WAIT_SECONDS.into()),
         "Last-Event-ID" => whole(0, i64::MAX),
         "warehouses" => {
             let name = json!({"$ref": "#/components/schemas/Warehouse"});

@@ -33,6 +33,7 @@ pub(super) const API_KEY: &str = "api_key";
             HoldConflict,
             PreconditionFailed,
             PreconditionRequired,
+            Gone,
             Unavailable,
             Foreign,
             Unauthorized,
@@ -90,6 +91,9 @@ pub(super) fn finished(
             }
         }
     }
+    // A schema would describe the whole stream as one text.
+    let events = &mut document["paths"]["/events"]["get"];
+    events["responses"]["200"]["content"]["text/event-stream"] = json!({});
     if has_keys {
         document["components"]["securitySchemes"] = json!({API_KEY: {
             "type": "http", "scheme": "bearer",
@@ -97,7 +101,6 @@ pub(super) fn finished(
         }});
     }
     if mode == Mode::Lab {
-        // A schema would describe the whole stream as one text.
         let events = &mut document["paths"]["/lab/races/{id}/events"]["get"];
         events["responses"]["200"]["content"]["text/event-stream"] = json!({});
         let report = &mut document["paths"]["/lab/races/{id}/report"]["get"];
@@ -201,7 +204,8 @@ macro_rules! problem_response {
 }
 problem_response!(
     NotFound,
-    "`unknown-sku`, `unknown-operation`, `unknown-line` (the sale has no such line)"
+    "`unknown-sku`, `unknown-operation`, `unknown-line` (the sale has no such line), \
+     `events-off`: this service publishes none"
 );
 problem_response!(
     Conflict,
@@ -212,6 +216,10 @@ problem_response!(PreconditionFailed, "`precondition-failed`");
 problem_response!(
     PreconditionRequired,
     "`precondition-required`: `on_hand` needs If-Match"
+);
+problem_response!(
+    Gone,
+    "`cursor-expired`: the events after the cursor are not kept; read the levels, and go on without a cursor"
 );
 problem_response!(Unavailable, "`not-ready`");
 problem_response!(

@@ -32,6 +32,7 @@ mod deduct_batch;
 mod deploy;
 mod distant_race;
 mod drain;
+mod events;
 mod failures;
 mod fairness;
 mod faults;

@@ -137,9 +137,10 @@ statements! { Texts:
     movements sums clock ledger_id level level_locked level_locked_now level_locked_soon wanted_levels
     wanted_levels_free levels_of_sku levels_of_sku_locked levels_page fence warehouses recorded operation
     operation_with_key operations_with_reference with_keys with_ids returned audit_levels checkpoint_levels
-    checkpoint_step api_keys
+    checkpoint_step api_keys feed_state feed_state_locked feed_page with_versions unpublished last_filled last_old
     create_level change_level record if_available set if_unchanged if_not_fenced insert_checkpoint
-    update_checkpoint insert_api_key revoke_api_key
+    update_checkpoint insert_api_key revoke_api_key publish set_published set_feed_state set_filled fill_published
+    trim_feed
 }
 
 impl Texts {

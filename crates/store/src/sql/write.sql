@@ -54,3 +54,26 @@ INSERT INTO api_key (id, name, caller, secret_hash, scopes, rate, burst, created
 
 -- revoke_api_key (id): a key that is revoked already keeps its time
 UPDATE api_key SET revoked_at = cast({now} AS {integer}) WHERE id = $1 AND revoked_at IS NULL
+
+-- publish (list, seq), planned each time: gives the changed levels of the list the numbers after `seq`
+INSERT INTO feed (seq, sku, warehouse, first_version, last_version, published_at)
+    SELECT $2 + row_number() OVER (ORDER BY stock.sku, stock.warehouse), stock.sku, stock.warehouse,
+        coalesce(published.version, 0) + 1, stock.version, cast({now} AS {integer})
+    {changed_levels}
+
+-- set_published (seq): what has just got numbers after `seq`
+INSERT INTO published (sku, warehouse, version) SELECT sku, warehouse, last_version FROM feed WHERE seq > $1
+    {set_version}
+
+-- set_feed_state (seq)
+UPDATE feed_state SET seq = $1
+
+-- set_filled
+UPDATE feed_state SET filled = 1
+
+-- fill_published (sku, warehouse, limit): the next levels as they are, so that only later changes are published
+INSERT INTO published (sku, warehouse, version) SELECT sku, warehouse, version FROM stock
+    WHERE sku >= $1 AND (sku > $1 OR warehouse > $2) ORDER BY sku, warehouse LIMIT $3
+
+-- trim_feed (seq)
+DELETE FROM feed WHERE seq <= $1
