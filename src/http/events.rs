@@ -181,7 +181,7 @@ impl TryFrom<u32> for Wait {
 /// With `Accept: text/event-stream`, the answer is a stream of server-sent events, whose ids are cursors. It lasts a
 /// minute; a client connects again with `Last-Event-ID`.
 #[utoipa::path(
-    get, path = "/events", tag = "events",
+    get, path = "/events", tag = "events", operation_id = "follow_events",
     params(
         EventQuery,
         ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was received"),
@@ -238,8 +238,8 @@ impl Reader {
             ApiError::new(StatusCode::NOT_FOUND, "events-off", detail)
         })?;
         let follower = followers.join().ok_or_else(|| {
-            let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "overloaded");
-            ApiError::new(status, code, "too many requests follow the events").retry_after(1)
+            let detail = "too many requests follow the events";
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail).retry_after(1)
         })?;
         let last = headers.get("last-event-id");
         let last = last.map(|id| id.to_str().unwrap_or_default().to_owned());
@@ -268,10 +268,12 @@ impl Reader {
                     end,
                 } => (events, cursor, end),
                 EventPage::Starting => {
-                    let (status, code) = (StatusCode::SERVICE_UNAVAILABLE, "unavailable");
-                    let detail =
-                        "the events were just switched on, and the levels are being looked through";
-                    return Err(ApiError::new(status, code, detail).retry_after(1));
+                    let error = ApiError::new(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "unavailable",
+                        "the events were just switched on, and the levels are being looked through",
+                    );
+                    return Err(error.retry_after(1));
                 }
                 EventPage::Expired => {
                     return Err(ApiError::new(

@@ -5,8 +5,7 @@
 //! by the one row of `feed_state`: numbers have no gaps, and are visible in their order. No snapshot of the
 //! database and no sequence decides that, so a late commit cannot be skipped: its level has a later version then.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,56 +19,19 @@ use super::write::json;
 use crate::{Result, StoreError};
 use stocklock_core::stock::{Event, EventCursor, EventPage, Sku, Warehouse};
 
+mod changed;
+
+pub(super) use changed::Changed;
+use changed::Place;
+
 /// How many levels are published in one transaction. With the longest names, their list has half a megabyte.
 const LEVELS: usize = 1_000;
-
-/// How many levels are remembered at most. Others are found when all levels are looked through.
-const REMEMBERED: usize = 100_000;
 
 /// How many rows a step of the start fills, and how many a step of the retention deletes.
 const STEP: i64 = 5_000;
 
 /// How many rows of the feed a page reads, if a filter leaves most of them out.
 const ROWS: i64 = 1_000;
-
-/// A level that has changed.
-type Place = (Sku, Warehouse);
-
-/// The levels that this replica has changed and not published yet. None are remembered if events are off.
-#[derive(Debug, Default)]
-pub(super) struct Changed(OnceLock<Mutex<HashSet<Place>>>);
-
-impl Changed {
-    fn levels(&self) -> Option<MutexGuard<'_, HashSet<Place>>> {
-        let levels = self.0.get()?.lock();
-        Some(levels.unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Remembers levels that a write may have changed, after its end.
-    pub(super) fn remember<'a>(&self, of: impl IntoIterator<Item = (&'a Sku, &'a Warehouse)>) {
-        let Some(mut levels) = self.levels() else {
-            return;
-        };
-        for (sku, warehouse) in of {
-            if levels.len() >= REMEMBERED {
-                return;
-            }
-            levels.insert((sku.clone(), warehouse.clone()));
-        }
-    }
-
-    /// Takes some of them.
-    fn take(&self) -> Vec<Place> {
-        let Some(mut levels) = self.levels() else {
-            return Vec::new();
-        };
-        let taken: Vec<_> = levels.iter().take(LEVELS).cloned().collect();
-        for level in &taken {
-            levels.remove(level);
-        }
-        taken
-    }
-}
 
 rows! {
     /// A row of the feed, if there is one, beside the state.
@@ -153,7 +115,7 @@ pub trait Feed: Send + Sync {
 #[async_trait]
 impl<D: Dialect> Feed for SqlStore<D> {
     fn follow_changes(&self) {
-        self.changed.0.get_or_init(Mutex::default);
+        self.changed.follow();
     }
 
     async fn fill_published(&self) -> Result<bool> {
@@ -185,7 +147,7 @@ impl<D: Dialect> Feed for SqlStore<D> {
     async fn publish(&self) -> Result<Option<i64>> {
         let mut last = None;
         loop {
-            let levels = self.changed.take();
+            let levels = self.changed.take(LEVELS);
             if !levels.is_empty() {
                 let published = self.publish_levels(&levels).await;
                 if published.is_err() {
@@ -300,7 +262,7 @@ impl<D: Dialect> SqlStore<D> {
         &self,
         levels: impl Iterator<Item = (&'a Sku, &'a Warehouse)> + Send,
     ) -> Result<()> {
-        if self.changed.0.get().is_none() {
+        if !self.changed.is_followed() {
             return Ok(());
         }
         let list = places(levels);
