@@ -14,6 +14,7 @@ use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::server::serve;
+use crate::webhooks::{Allowed, Client};
 use stocklock_core::deduct::{Counters, Deductor, RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service::LevelService;
 use stocklock_core::spawn::TokioSpawn;
@@ -25,6 +26,7 @@ mod checkpoints;
 mod keys;
 mod prepare;
 mod publisher;
+mod sender;
 mod supervise;
 
 /// One replica of the service, without its socket.
@@ -111,6 +113,7 @@ impl Replica {
             store,
             level_cache,
             followers,
+            webhooks: Client::new(Allowed(config.events.webhook_allow.clone())),
             redis,
             locks,
             available,
@@ -156,6 +159,7 @@ impl Replica {
         ));
         let keys = tokio::spawn(keys::run(Arc::clone(&api), stop.clone()));
         let publisher = tokio::spawn(publisher::run(Arc::clone(&api), stop.clone()));
+        let sender = tokio::spawn(sender::run(Arc::clone(&api), stop.clone()));
         let serve_and_drain = async {
             let http = service(Arc::clone(&api));
             let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());
@@ -169,6 +173,7 @@ impl Replica {
                 ("writer of checkpoints", checkpoints),
                 ("loader of API keys", keys),
                 ("publisher of events", publisher),
+                ("sender of webhooks", sender),
             ] {
                 if let Err(error) = task.await {
                     tracing::warn!(%error, "the {name} failed");

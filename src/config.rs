@@ -18,6 +18,7 @@ mod events;
 mod limits;
 mod servers;
 
+pub use crate::webhooks::Network;
 pub use events::{EventsConfig, Publish};
 pub use limits::Limits;
 pub use servers::{DatabaseConfig, ServicesConfig};

@@ -1,8 +1,12 @@
-//! Those who wait for events of the feed.
+//! Those who wait for events of the feed, and what an event looks like.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+mod body;
+
+pub(crate) use body::{EventBody, event_type};
 
 /// Wakes requests that wait for events. One question to the database serves all of them.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use crate::events::Followers;
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
+use crate::webhooks::Client;
 use stocklock_core::access::Scope;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
@@ -54,6 +55,7 @@ mod respond;
 mod reverse;
 mod set_level;
 mod strategies;
+mod webhooks;
 
 pub(crate) use audit::line as audit_line;
 pub(crate) use body::BodyBudget;
@@ -83,6 +85,8 @@ pub(crate) struct Api {
     pub(crate) level_cache: Arc<LevelCache>,
     /// Those who wait for events, if they are on.
     pub(crate) followers: Option<Followers>,
+    /// Sends messages to receivers.
+    pub(crate) webhooks: Client,
     /// The counters of the levels, if there is a Redis.
     pub(crate) redis: Option<Arc<RedisCounters>>,
     pub(crate) locks: LockServers,
@@ -149,6 +153,12 @@ fn documented(
         .needs(Scope::Sell, routes!(hold_ends::extend))
         .needs(Scope::Read, routes!(audit::audit_all))
         .needs(Scope::Events, routes!(events::events))
+        .needs(Scope::Admin, routes!(webhooks::create))
+        .needs(Scope::Admin, routes!(webhooks::list))
+        .needs(Scope::Admin, routes!(webhooks::webhook))
+        .needs(Scope::Admin, routes!(webhooks::change))
+        .needs(Scope::Admin, routes!(webhooks::delete))
+        .needs(Scope::Admin, routes!(webhooks::test))
         .needs(Scope::Read, routes!(strategies::strategies))
         .open(routes!(probes::healthz))
         .open(routes!(probes::readyz))

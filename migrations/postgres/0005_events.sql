@@ -28,3 +28,26 @@ CREATE TABLE published (
     version   bigint      NOT NULL,
     PRIMARY KEY (sku, warehouse)
 ) WITH (fillfactor = 50);
+
+-- Who is sent the events. Times are milliseconds since 1970. Secrets are stored as they are, because each message
+-- is signed with them.
+CREATE TABLE webhook (
+    id            varchar(36)   COLLATE "C" NOT NULL PRIMARY KEY,
+    url           varchar(2000) COLLATE "C" NOT NULL,
+    secret        varchar(64)   COLLATE "C" NOT NULL,
+    -- The secret before, with which messages are also signed for a while.
+    old_secret    varchar(64)   COLLATE "C",
+    old_until     bigint,
+    -- Types of events with commas between them; empty: all.
+    types         varchar(255)  COLLATE "C" NOT NULL,
+    low_at        bigint,
+    -- Grows with each change by a request, so that a message of another one has another id.
+    revision      bigint        NOT NULL,
+    -- After the last event that has arrived, and the end of the batch that is being sent: cursors.
+    position      varchar(64)   COLLATE "C" NOT NULL,
+    batch_end     varchar(64)   COLLATE "C",
+    created_at    bigint        NOT NULL,
+    failing_since bigint,
+    problem       varchar(255)  COLLATE "C",
+    disabled_at   bigint
+);

@@ -28,3 +28,26 @@ CREATE TABLE published (
     version   integer NOT NULL,
     PRIMARY KEY (sku, warehouse)
 ) STRICT, WITHOUT ROWID;
+
+-- Who is sent the events. Times are milliseconds since 1970. Secrets are stored as they are, because each message
+-- is signed with them.
+CREATE TABLE webhook (
+    id            text    NOT NULL PRIMARY KEY,
+    url           text    NOT NULL,
+    secret        text    NOT NULL,
+    -- The secret before, with which messages are also signed for a while.
+    old_secret    text,
+    old_until     integer,
+    -- Types of events with commas between them; empty: all.
+    types         text    NOT NULL,
+    low_at        integer,
+    -- Grows with each change by a request, so that a message of another one has another id.
+    revision      integer NOT NULL,
+    -- After the last event that has arrived, and the end of the batch that is being sent: cursors.
+    position      text    NOT NULL,
+    batch_end     text,
+    created_at    integer NOT NULL,
+    failing_since integer,
+    problem       text,
+    disabled_at   integer
+) STRICT, WITHOUT ROWID;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::webhooks::Network;
+
 /// Whether changes are published as events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Publish {
@@ -24,6 +26,11 @@ pub struct EventsConfig {
     /// How many days events are kept
     #[arg(long, env, value_name = "DAYS", default_value = "7", value_parser = days)]
     pub events_retention_days: Duration,
+
+    /// Networks that webhooks may reach although they are not public: addresses such as 10.0.0.7, or networks
+    /// such as 10.0.0.0/8, with commas between them
+    #[arg(long, env, value_name = "NETWORKS", value_delimiter = ',')]
+    pub webhook_allow: Vec<Network>,
 }
 
 impl EventsConfig {

@@ -18,78 +18,14 @@ use utoipa::{IntoParams, ToSchema};
 use super::fields::MAX_WAIT_SECONDS;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, StrictQuery, openapi};
-use crate::events::Follower;
-use stocklock_core::stock::{
-    Crossing, Event, EventCursor, EventPage, MAX_UNITS, MovementKind, Sku,
-};
+use crate::events::{EventBody, Follower};
+use stocklock_core::stock::{Event, EventCursor, EventPage, MAX_UNITS, MovementKind, Sku};
 
 /// A comment is sent after this silence, so that a proxy does not close the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// How long a stream lasts. Its client connects again, and shows its key again.
 const STREAM: Duration = Duration::from_mins(1);
-
-/// A change of a level that was published.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct EventBody {
-    /// The operation and its line: the same if the event is sent again.
-    id: String,
-    /// `stock.` and the kind of the movement, for example `stock.deducted`.
-    r#type: String,
-    /// When the movement was recorded: RFC 3339, UTC.
-    time: String,
-    /// The SKU.
-    sku: String,
-    /// The warehouse.
-    warehouse: String,
-    /// The version of the level after it: 1, 2, 3, … without gaps.
-    version: i64,
-    /// The id of the operation.
-    operation: String,
-    /// The hold that it made or ended.
-    hold: Option<String>,
-    /// Units added; negative for a sale.
-    delta: i64,
-    /// Units set aside; negative if they are no longer.
-    held_delta: i64,
-    /// Units available before it.
-    before: i64,
-    /// Units available after it.
-    available: i64,
-    /// `depleted`: no unit is available any more. `replenished`: there are units again. `low`: no more than
-    /// `low_at` are.
-    crossed: Vec<&'static str>,
-    /// The external reference.
-    reference: Option<String>,
-}
-
-impl EventBody {
-    fn new(event: Event, low_at: Option<i64>) -> Self {
-        let crossed = event.crossed(low_at).map(Crossing::as_str).collect();
-        let movement = event.movement;
-        let hold = match movement.kind {
-            MovementKind::Held => Some(movement.operation),
-            MovementKind::Returned => None,
-            _ => movement.reverses,
-        };
-        Self {
-            id: format!("{}/{}", movement.operation, movement.line),
-            r#type: format!("stock.{}", movement.kind.as_str()),
-            time: movement.created_at,
-            sku: movement.sku.into(),
-            warehouse: movement.warehouse.into(),
-            version: movement.level_version,
-            operation: movement.operation.to_string(),
-            hold: hold.map(|hold| hold.to_string()),
-            delta: movement.delta,
-            held_delta: movement.held_delta,
-            before: event.before,
-            available: movement.available_after,
-            crossed,
-            reference: movement.remarks.reference.map(Into::into),
-        }
-    }
-}
 
 /// Some events.
 #[derive(Debug, Serialize, ToSchema)]
@@ -127,7 +63,7 @@ pub(super) struct EventQuery {
 /// The type of an event, as the kind of its movement.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
-struct EventType(MovementKind);
+pub(super) struct EventType(MovementKind);
 
 impl TryFrom<String> for EventType {
     type Error = &'static str;
@@ -144,7 +80,7 @@ impl TryFrom<String> for EventType {
 /// A number of units, 0 to a million millions.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "i64")]
-struct LowAt(i64);
+pub(super) struct LowAt(pub(super) i64);
 
 impl TryFrom<i64> for LowAt {
     type Error = String;
@@ -220,6 +156,12 @@ pub(super) async fn events(
     Ok(stream(reader, first.into()))
 }
 
+/// The answer if no events are published.
+pub(super) fn are_off() -> ApiError {
+    let detail = "no events are published; set EVENTS=on to switch them on";
+    ApiError::new(StatusCode::NOT_FOUND, "events-off", detail)
+}
+
 /// Reads the feed from a position on.
 struct Reader {
     api: Arc<Api>,
@@ -233,10 +175,7 @@ struct Reader {
 
 impl Reader {
     fn new(api: Arc<Api>, query: EventQuery, headers: &HeaderMap) -> Result<Self, ApiError> {
-        let followers = api.followers.as_ref().ok_or_else(|| {
-            let detail = "no events are published; set EVENTS=on to switch them on";
-            ApiError::new(StatusCode::NOT_FOUND, "events-off", detail)
-        })?;
+        let followers = api.followers.as_ref().ok_or_else(are_off)?;
         let follower = followers.join().ok_or_else(|| {
             let detail = "too many requests follow the events";
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail).retry_after(1)

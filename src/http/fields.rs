@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::order_lines::MAX_WAREHOUSES;
 use super::paging::PageSize;
+use super::webhooks::MAX_URL;
 use stocklock_core::stock::{
     IdempotencyKey, MAX_LINE_NUMBER, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark,
     is_name_char,
@@ -28,7 +29,9 @@ const KINDS: [&str; 7] = [
 ];
 
 /// The bodies of requests.
-const BODIES: [&str; 16] = [
+const BODIES: [&str; 18] = [
+    "WebhookBody",
+    "WebhookChangeBody",
     "DeductBody",
     "OrderLine",
     "BatchBody",
@@ -260,13 +263,24 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             let types = KINDS.map(|kind| format!("stock.{kind}"));
             one_of(&types.each_ref().map(String::as_str))
         }
+        "types" => {
+            let mut types = KINDS.map(|kind| format!("stock.{kind}")).to_vec();
+            types.push("stock.*".to_owned());
+            let types: Vec<_> = types.iter().map(String::as_str).collect();
+            json!({"type": "array", "items": one_of(&types)})
+        }
+        "url" => {
+            json!({"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^https?://"})
+        }
         "wait_s" => whole(0, MAX_WAIT_SECONDS.into()),
         "Last-Event-ID" => whole(0, i64::MAX),
         "warehouses" => {
             let name = json!({"$ref": "#/components/schemas/Warehouse"});
             json!({"type": "array", "items": name, "minItems": 2, "maxItems": MAX_WAREHOUSES, "uniqueItems": true})
         }
-        "restock" | "cached" | "late" | "split" => json!({"type": "boolean"}),
+        "restock" | "cached" | "late" | "split" | "enabled" | "rotate_secret" => {
+            json!({"type": "boolean"})
+        }
         "lines" => {
             let (line, most) = match place {
                 "BatchBody" => ("BatchLine", MAX_BATCH_LINES),

@@ -34,6 +34,7 @@ pub(super) const API_KEY: &str = "api_key";
             PreconditionFailed,
             PreconditionRequired,
             Gone,
+            WebhookConflict,
             Unavailable,
             Foreign,
             Unauthorized,
@@ -205,7 +206,8 @@ macro_rules! problem_response {
 problem_response!(
     NotFound,
     "`unknown-sku`, `unknown-operation`, `unknown-line` (the sale has no such line), \
-     `events-off`: this service publishes none"
+     `events-off`: this service publishes none, \
+     `unknown-webhook`"
 );
 problem_response!(
     Conflict,
@@ -220,6 +222,10 @@ problem_response!(
 problem_response!(
     Gone,
     "`cursor-expired`: the events after the cursor are not kept; read the levels, and go on without a cursor"
+);
+problem_response!(
+    WebhookConflict,
+    "`too-many-webhooks`; `cursor-expired`: the next events of the webhook are not kept any more"
 );
 problem_response!(Unavailable, "`not-ready`");
 problem_response!(
@@ -328,6 +334,14 @@ pub(super) struct SkuPath {
 #[expect(dead_code, reason = "only describes")]
 pub(super) struct OperationPath {
     /// The id of the operation.
+    id: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes")]
+pub(super) struct WebhookPath {
+    /// The id of the webhook.
     id: String,
 }
 

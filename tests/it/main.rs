@@ -71,3 +71,4 @@ mod tidy;
 mod tidy_loops;
 mod tls;
 mod upgrade_under_load;
+mod webhooks;

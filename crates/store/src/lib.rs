@@ -17,6 +17,7 @@ pub use all_audits::AllAudits;
 pub use counter::{RedisCounters, RedisOptions};
 pub use sql::{
     ApiKeys, Checkpoints, Feed, KeyList, LedgerQueries, OTHER_CONNECTIONS, OperationQueries, Store,
+    Webhook, Webhooks,
 };
 pub use sql::{connect, migrate, migrate_with};
 

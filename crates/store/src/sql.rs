@@ -42,6 +42,7 @@ mod snapshot;
 mod sqlite;
 mod statement;
 mod statements;
+mod webhooks;
 mod write;
 
 pub use api_keys::{ApiKeys, KeyList};
@@ -56,6 +57,7 @@ pub use operations::OperationQueries;
 use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;
+pub use webhooks::{Webhook, Webhooks};
 
 /// How many statements of a read may each take as long as the server allows.
 const READ: u32 = 1;
@@ -112,7 +114,7 @@ pub trait LedgerQueries: OperationStore {
 /// All that a SQL database does for stock and ledger.
 #[async_trait]
 pub trait Store:
-    DeductionStore + LedgerQueries + OperationQueries + Checkpoints + ApiKeys + Feed
+    DeductionStore + LedgerQueries + OperationQueries + Checkpoints + ApiKeys + Feed + Webhooks
 {
     /// The identity of this ledger, created with its schema.
     async fn ledger_id(&self) -> Result<String>;

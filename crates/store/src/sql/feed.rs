@@ -212,14 +212,9 @@ impl<D: Dialect> Feed for SqlStore<D> {
             let Some((Some(last),)) = old.first() else {
                 return Ok(());
             };
-            let trimmed = self.write(async {
-                let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
-                let trimmed = tx.execute(&D::texts().trim_feed, &values![*last]).await;
-                let trimmed = trimmed.map_err(before_commit)?;
-                tx.commit().await?;
-                Ok(trimmed)
-            });
-            if trimmed.await? < STEP.unsigned_abs() {
+            let range = values![*last];
+            let trimmed = self.change_rows(&D::texts().trim_feed, &range).await?;
+            if trimmed < STEP.unsigned_abs() {
                 return Ok(());
             }
         }

@@ -166,3 +166,8 @@ SELECT sku, warehouse FROM published ORDER BY sku DESC, warehouse DESC LIMIT 1
 -- last_old (time, limit): the last of the oldest rows of the feed that is older than so many milliseconds
 SELECT max(seq) FROM (SELECT seq, published_at FROM feed ORDER BY seq LIMIT $2) AS oldest
     WHERE published_at < {now} - $1
+
+-- webhooks
+SELECT id, url, secret, old_secret, old_until, types, low_at, revision, position, batch_end, created_at, failing_since,
+        problem, disabled_at, cast({now} AS {integer}) AS now
+    FROM webhook ORDER BY created_at, id
