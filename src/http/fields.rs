@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 
 use super::order_lines::MAX_WAREHOUSES;
 use super::paging::PageSize;
-use super::webhooks::MAX_URL;
 use stocklock_core::stock::{
     IdempotencyKey, MAX_LINE_NUMBER, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark,
     is_name_char,
@@ -27,6 +26,9 @@ pub(super) const MAX_WAIT_SECONDS: u32 = 30;
 const KINDS: [&str; 7] = [
     "received", "deducted", "adjusted", "returned", "held", "released", "expired",
 ];
+
+/// The maximum length of a webhook's URL in bytes.
+pub(super) const MAX_URL: usize = 2_000;
 
 /// The bodies of requests.
 const BODIES: [&str; 18] = [

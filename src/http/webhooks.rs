@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::events::{EventType, LowAt};
+use super::fields::MAX_URL;
 use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
 use crate::webhooks::{Body, Message, new_secret, now};
 use stocklock_core::stock::{EventCursor, EventPage};
@@ -19,9 +20,6 @@ use stocklock_store::Webhook;
 
 /// How many there may be.
 const MAX_WEBHOOKS: usize = 100;
-
-/// The maximum length of a URL.
-pub(super) const MAX_URL: usize = 2_000;
 
 /// How long messages are signed with the secret before, too.
 const OVERLAP: Duration = Duration::from_hours(24);
