@@ -97,12 +97,12 @@ def sell_out(
 def holds(
     service: Client, kind: str, strategy: Strategy, connections: int, seconds: float
 ) -> Run:
-    """Holds of one new SKU; see shop.lua for `kind`."""
+    """Holds or deductions of one new SKU; see shop.lua for `kind`."""
     sku = new_sku(service)
     measured = _wrk(service, "shop.lua", [kind, sku, "1", "0", "1"], connections, seconds)
     audit = service.final_audit(sku)
-    # A unit that was sold has been held and confirmed.
-    operations = audit.held + 2 * audit.sold
+    # A unit that was sold has been held and confirmed, unless there were no holds.
+    operations = audit.sold if kind == "deductions" else audit.held + 2 * audit.sold
     check(service, strategy, measured, connections, audit._replace(sold=operations))
     return measured
 

@@ -137,8 +137,9 @@ def orders(site: Site) -> Iterator[Sides]:
 def holds(site: Site) -> Iterator[Sides]:
     """Holds of one SKU, with and without their confirmation."""
     group_commit = site.service.strategy("group-commit")
-    kinds = {"holds": "holds", "holds and confirms": "confirms"}
-    yield {"deductions": deductions(site, "group-commit", MANY)} | {
+    # One script sends all three, because to read the answers takes it as long as to send.
+    kinds = {"deductions": "deductions", "holds": "holds", "holds and confirms": "confirms"}
+    yield {
         side: partial(load.holds, site.service, kind, group_commit, MANY)
         for side, kind in kinds.items()
     }

@@ -1,7 +1,7 @@
 -- Script for wrk with one thread: sends orders of several lines or holds, each with its own key, and prints one
 -- RESULT line. Arguments: KIND SKU SKUS EXPONENT LINES.
--- KIND is `orders`, which counts lines; `holds`; or `confirms`, which confirms each hold as soon as it is
--- answered, and counts both. Each `{}` in SKU becomes the number of a SKU, in turn or under a Zipf law. A line
+-- KIND is `deductions`, which have one line; `orders`, which counts lines; `holds`; or `confirms`, which confirms
+-- each hold as soon as it is answered, and counts both. Each `{}` in SKU becomes the number of a SKU, in turn or under a Zipf law. A line
 -- has one unit.
 
 local zipf = dofile(debug.getinfo(1, "S").source:match("^@(.*/)") .. "zipf.lua")
@@ -22,7 +22,7 @@ function init(arguments)
   if exponent > 0 then order = zipf(count, exponent) end
   prefix = "Idempotency-Key: " .. sku .. "-" .. lines .. "-" .. os.time() .. "-"
   host = " HTTP/1.1\r\nHost: " .. wrk.host .. "\r\n"
-  post = "POST " .. (kind == "orders" and "/stock/deduct" or "/holds") .. host
+  post = "POST " .. ((kind == "orders" or kind == "deductions") and "/stock/deduct" or "/holds") .. host
     .. "Content-Type: application/json\r\nContent-Length: "
 end
 
@@ -36,7 +36,7 @@ function request()
     parts[line] = names[order[(sent * lines + line) % #order + 1]]
   end
   sent = sent + 1
-  local body = '{"lines":[' .. table.concat(parts, ",") .. "]}"
+  local body = kind == "deductions" and parts[1] or '{"lines":[' .. table.concat(parts, ",") .. "]}"
   return post .. #body .. "\r\n" .. prefix .. sent .. "\r\n\r\n" .. body
 end
 

@@ -20,6 +20,7 @@ needed=(
     "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose"
     "Python|python3|python3 python3-venv"
     "Chromium|chromium chromedriver|chromium chromium-driver"
+    "faketime, for a replica whose clock is wrong|faketime|faketime"
 )
 if [[ ${1:-} == bench ]]; then
     needed+=(

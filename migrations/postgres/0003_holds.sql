@@ -8,6 +8,8 @@ CREATE TABLE hold (
     units        bigint      NOT NULL,
     -- When it ends: milliseconds since 1970, or the largest number if it does not expire.
     expires_at   bigint      NOT NULL,
+    -- Of the hold; its sale gets it, too.
+    reference    varchar(200),
     PRIMARY KEY (operation_id, line)
 );
 

@@ -261,7 +261,7 @@ pub(super) async fn list(
         .cursor
         .map(|text| cursor(&text).ok_or_else(bad_cursor));
     let size = query.limit.unwrap_or_default();
-    let filter = HoldFilter::Page {
+    let filter = HoldFilter {
         level,
         after: after.transpose()?,
         only_due: false,
@@ -317,7 +317,7 @@ pub(super) struct OpenLine {
 impl HoldState {
     /// What has become of a hold.
     pub(super) async fn of(api: &Api, hold: OperationId) -> Result<Self, ApiError> {
-        let open = api.levels.open_holds(&HoldFilter::Operation(hold)).await?;
+        let open = api.levels.open_lines(hold).await?;
         let is_due = open.iter().all(|one| one.is_due);
         let end = open.iter().map(|one| one.expires_at).max();
         Ok(Self {

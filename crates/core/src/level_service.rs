@@ -18,6 +18,7 @@ use crate::stock::{
 
 mod answers;
 mod holds;
+mod open_lines;
 mod reclaim;
 
 pub use answers::{
@@ -27,6 +28,7 @@ pub use answers::{
 
 use answers::name_request_lines;
 pub use holds::{Confirmed, ConfirmedLine, Held, Released};
+use open_lines::OpenLines;
 use reclaim::Reclaims;
 pub(crate) use reclaim::missing;
 
@@ -53,6 +55,7 @@ pub struct Changed {
 #[derive(Debug, Clone)]
 pub struct LevelService {
     store: Arc<dyn HoldStore>,
+    open_lines: Arc<OpenLines>,
     reclaims: Arc<Reclaims>,
     policy: RetryPolicy,
     writes: WritePool,
@@ -77,6 +80,7 @@ impl LevelService {
         metrics: Arc<dyn DeductionMetrics>,
     ) -> Self {
         Self {
+            open_lines: OpenLines::new(Arc::clone(&store)),
             store,
             reclaims: Arc::default(),
             policy,

@@ -172,11 +172,16 @@ impl PlannedMovement<'_> {
 pub type PlanAnswers = Vec<Option<BatchAnswer>>;
 
 impl<'a> Plan<'a> {
-    /// Assumes that the units of all deductions are available, and that the ledger has none of them. `now`:
-    /// what is too late for an operation counts from here.
+    /// Assumes that the units of all deductions and holds are available, and that the ledger has none of them.
+    /// `now`: what is too late for an operation counts from here. `clock`: the same on the database's clock in
+    /// milliseconds since 1970, if a hold begins.
     #[must_use]
-    pub fn unread(operations: impl IntoIterator<Item = &'a Operation>, now: Instant) -> Self {
-        Planning::new(None).plan(operations, now)
+    pub fn unread(
+        operations: impl IntoIterator<Item = &'a Operation>,
+        now: Instant,
+        clock: i64,
+    ) -> Self {
+        Planning::unread(clock).plan(operations, now)
     }
 
     /// Decides on what was read.
@@ -186,7 +191,7 @@ impl<'a> Plan<'a> {
         operations: impl IntoIterator<Item = &'a Operation>,
         now: Instant,
     ) -> Self {
-        Planning::new(Some(snapshot)).plan(operations, now)
+        Planning::new(snapshot).plan(operations, now)
     }
 
     /// When the attempt expires: with the operation that expires first. `None` if there is nothing to write.
@@ -200,6 +205,13 @@ impl<'a> Plan<'a> {
     #[must_use]
     pub fn operations(&self) -> usize {
         self.decisions.len()
+    }
+
+    /// Whether lines of holds begin or end.
+    #[must_use]
+    pub fn has_holds(&self) -> bool {
+        let mut movements = self.movements.iter();
+        !self.ended.is_empty() || movements.any(|movement| movement.expires_at.is_some())
     }
 
     /// Whether each level can be written without the others: no operation concerns two.

@@ -45,12 +45,17 @@ impl ServerClock {
         let now = Instant::now();
         let left = deadline.saturating_duration_since(now);
         let here = now + wait_limit.min(left.mul_f64(BEFORE_DEADLINE));
-        let since_reading = here.saturating_duration_since(self.at).as_millis();
-        let since_reading = i64::try_from(since_reading).unwrap_or(i64::MAX);
         Expiry {
-            at: self.showed.saturating_add(since_reading),
+            at: self.at(here),
             here,
         }
+    }
+
+    /// What it shows at `time`, in milliseconds since 1970.
+    pub(crate) fn at(&self, time: Instant) -> i64 {
+        let since_reading = time.saturating_duration_since(self.at).as_millis();
+        let since_reading = i64::try_from(since_reading).unwrap_or(i64::MAX);
+        self.showed.saturating_add(since_reading)
     }
 }
 

@@ -10,9 +10,12 @@ use stocklock_testkit::run::{number, rng};
 use tokio::time::sleep;
 
 use super::{hold, id, is_consistent, level, post_plain};
-use crate::faults::{KEY, new_key, send_until_final};
-use crate::support::app::TestApp;
+use crate::faults::{KEY, SOON, new_key, send_until_final};
+use crate::support::app::{TestApp, send};
+use crate::support::process::Process;
+use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::services::fresh_database;
 
 /// How many holds end; `TEST_HOLDS` in `make verify`.
 const DEFAULT_HOLDS: usize = 60;
@@ -130,4 +133,67 @@ async fn holds_of_several_lines_meet_orders(#[values(Sqlite, Mysql, Postgres)] b
         assert_eq!(level(&app, sku).await, (ROUNDS - sold, 0));
         is_consistent(&app, sku).await;
     }
+}
+
+/// Another program keeps the row of a hold, and removes that of another.
+#[tokio::test]
+async fn line_of_a_hold_ends_with_its_row() {
+    let app = TestApp::with_stock(Postgres, 1, "a", 10).await;
+    let held = id(&hold(&app, "h", json!([{"sku": "a"}]), json!(600)).await);
+    let mut raw = Raw::connect(Postgres, &app.database_url).await;
+    let trigger =
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+        CREATE TRIGGER keep BEFORE DELETE ON hold FOR EACH ROW EXECUTE FUNCTION keep()";
+    raw.run(trigger).await.expect("a trigger");
+    let path = format!("/operations/{held}/confirm");
+    let refused = send(app.request(0, Method::POST, &path).json(&json!({}))).await;
+    refused.assert_refused_for_now("contended");
+    assert_eq!(level(&app, "a").await, (10, 1));
+    raw.run("DROP TRIGGER keep ON hold")
+        .await
+        .expect("no trigger");
+    post_plain(&app, 0, &path, &json!({})).await.ok();
+    assert_eq!(level(&app, "a").await, (9, 0));
+    is_consistent(&app, "a").await;
+
+    let held = id(&hold(&app, "lost", json!([{"sku": "a"}]), json!(600)).await);
+    raw.run("DELETE FROM hold").await.expect("no hold");
+    let path = format!("/operations/{held}/confirm");
+    let refused = send(app.request(0, Method::POST, &path).json(&json!({}))).await;
+    refused.assert_refused_for_now("contended");
+    assert_eq!(level(&app, "a").await, (9, 1));
+}
+
+/// The clock of one of the replicas is two hours ahead.
+#[tokio::test]
+async fn hold_ends_by_the_clock_of_the_database() {
+    let database = fresh_database(Mysql).await;
+    let ahead = [
+        ("LD_PRELOAD", "/usr/$LIB/faketime/libfaketimeMT.so.1"),
+        ("FAKETIME", "+2h"),
+        ("DONT_FAKE_MONOTONIC", "1"),
+    ];
+    let right = Process::lab(&database.url, &[]).await;
+    let ahead = Process::lab(&database.url, &ahead).await;
+    right.set_level("a", 2).await;
+    let hold = async |replica: &Process, key: &str| {
+        let body = json!({"lines": [{"sku": "a"}], "expires_in_s": 600});
+        let request = replica.request(Method::POST, "/holds").json(&body);
+        let held = send(request.header(KEY, key)).await;
+        assert_eq!(held.status, 201, "{held:?}");
+        let end = held.body["expires_at"].as_str().expect("a time");
+        (held.id, humantime::parse_rfc3339(end).expect("RFC 3339"))
+    };
+    let (first, first_end) = hold(&right, "1").await;
+    let (_, second_end) = hold(&ahead, "2").await;
+    let later = second_end.duration_since(first_end).expect("a later hold");
+    assert!(later < SOON, "{later:?}");
+    // Neither is due for the other one.
+    let sale = ahead.request(Method::POST, "/stock/deduct");
+    let sale = send(sale.json(&json!({"sku": "a"}))).await;
+    assert_eq!(sale.status_and_code(), (409, "insufficient-stock"));
+    let confirm = format!("/operations/{first}/confirm");
+    let confirmed = ahead.request(Method::POST, &confirm);
+    let confirmed = send(confirmed.json(&json!({"late": false}))).await;
+    assert_eq!(confirmed.ok()["late"], false);
 }

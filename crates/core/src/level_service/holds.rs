@@ -238,12 +238,17 @@ impl LevelService {
     async fn end_hold(&self, end: HoldEnd) -> Result<Changed, StockError> {
         let mut round = 1;
         loop {
-            let (held, ends) = self.hold_and_ends(end.hold).await?;
-            let operation = match end.resolve(held, &ends)? {
-                Resolved::Operation(operation) => operation,
-                Resolved::Replay(operation) => return self.replay(operation).await,
+            let open = self.open_lines(end.hold).await?;
+            let operation = if let Some(operation) = end.of_open(&open) {
+                operation
+            } else {
+                let (held, ends) = self.hold_and_ends(end.hold).await?;
+                match end.resolve(held, &ends)? {
+                    Resolved::Operation(operation) => *operation,
+                    Resolved::Replay(operation) => return self.replay(operation).await,
+                }
             };
-            match self.change(*operation).await {
+            match self.change(operation).await {
                 // Another request has ended it since.
                 Err(error) if is_ended(&error) && round < ROUNDS => round += 1,
                 made => return made,
@@ -284,7 +289,18 @@ impl LevelService {
         Err(found)
     }
 
-    /// The open lines of a hold.
+    /// The open lines of a hold, in the order of their numbers.
+    ///
+    /// # Errors
+    /// Those of the store.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped.
+    pub async fn open_lines(&self, hold: OperationId) -> Result<Vec<OpenHold>, StockError> {
+        self.open_lines.of(hold).await
+    }
+
+    /// A page of open lines of holds.
     ///
     /// # Errors
     /// Those of the store.

@@ -176,7 +176,7 @@ impl LevelService {
     }
 
     async fn due(&self, level: Option<(Sku, Warehouse)>) -> Result<Vec<OpenHold>, StockError> {
-        let filter = HoldFilter::Page {
+        let filter = HoldFilter {
             level,
             after: None,
             only_due: true,

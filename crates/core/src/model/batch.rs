@@ -23,7 +23,7 @@ impl BatchStore for MemoryStore {
     ) -> Result<BatchAttempt, StoreError> {
         let (mut tx, now) = (Transaction::begin(self), Instant::now());
         let plan = match guard {
-            BatchGuard::Available => Plan::unread(batch, now),
+            BatchGuard::Available => Plan::unread(batch, now, self.tables().clock),
             BatchGuard::Version => Plan::new(&self.snapshot(None, batch).await?, batch, now),
             BatchGuard::RowLock => {
                 let read = self.snapshot(Some(&mut tx), batch).await?;
@@ -128,7 +128,7 @@ impl MemoryStore {
         if operation.as_deduction().is_none() {
             return self.write(operation).await;
         }
-        let plan = Plan::unread([operation], Instant::now());
+        let plan = Plan::unread([operation], Instant::now(), 0);
         let expiry = self.expiry();
         let write = Write::new(&plan, expiry.at, true);
         self.send(&write, expiry)?;

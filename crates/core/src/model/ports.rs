@@ -174,24 +174,23 @@ impl HoldStore for MemoryStore {
         Ok(movements)
     }
 
+    async fn open_lines(&self, holds: &[OperationId]) -> Result<Vec<OpenHold>, StoreError> {
+        self.step("SELECT the lines of holds").await?;
+        let mut open = self.holds_now();
+        open.retain(|one| holds.contains(&one.hold));
+        Ok(open)
+    }
+
     async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>, StoreError> {
         self.step("SELECT the holds").await?;
-        let (mut holds, now) = (self.holds_now(), self.tables().clock);
-        for one in &mut holds {
-            one.is_due = one.expires_at <= now;
-        }
-        holds.retain(|one| match filter {
-            HoldFilter::Operation(hold) => one.hold == *hold,
-            HoldFilter::Page {
-                level, only_due, ..
-            } => {
-                let is_of = |(sku, warehouse): &(Sku, Warehouse)| {
-                    one.sku == *sku && one.warehouse == *warehouse
-                };
-                level.as_ref().is_none_or(is_of) && (one.is_due || !only_due)
-            }
+        let mut open = self.holds_now();
+        open.retain(|one| {
+            let is_of = |(sku, warehouse): &(Sku, Warehouse)| {
+                one.sku == *sku && one.warehouse == *warehouse
+            };
+            filter.level.as_ref().is_none_or(is_of) && (one.is_due || !filter.only_due)
         });
-        Ok(holds)
+        Ok(open)
     }
 
     async fn has_expired(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool, StoreError> {

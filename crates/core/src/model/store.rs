@@ -280,7 +280,13 @@ impl MemoryStore {
     /// The open lines of holds, without a step.
     #[must_use]
     pub fn holds_now(&self) -> Vec<OpenHold> {
-        self.tables().holds.values().cloned().collect()
+        let tables = self.tables();
+        let open = tables.holds.values().cloned();
+        let open = open.map(|one| OpenHold {
+            is_due: one.expires_at <= tables.clock,
+            ..one
+        });
+        open.collect()
     }
 
     /// The ledger, oldest movement first, without a step.

@@ -87,6 +87,7 @@ fn opened((movement, level): (&PlannedMovement<'_>, &PlannedLevel<'_>)) -> Optio
         units: movement.held_delta,
         expires_at: movement.expires_at?,
         is_due: false,
+        reference: movement.operation.remarks.reference.clone(),
     })
 }
 

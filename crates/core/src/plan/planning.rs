@@ -23,13 +23,28 @@ pub(super) struct Planning<'a, 's> {
 }
 
 impl<'a, 's> Planning<'a, 's> {
-    pub(super) fn new(snapshot: Option<&'s Snapshot>) -> Self {
-        let recorded = snapshot.and_then(|snapshot| snapshot.recorded.as_deref());
+    pub(super) fn new(snapshot: &'s Snapshot) -> Self {
+        let recorded = snapshot.recorded.as_deref();
         Self {
-            snapshot,
+            snapshot: Some(snapshot),
             recorded: Recorded::new(recorded.unwrap_or_default()),
+            ..Self::on(State::new(snapshot))
+        }
+    }
+
+    pub(super) fn unread(clock: i64) -> Self {
+        Self::on(State {
+            now: clock,
+            ..State::default()
+        })
+    }
+
+    fn on(state: State) -> Self {
+        Self {
+            snapshot: None,
+            recorded: Recorded::new(&[]),
             sold: Identities::default(),
-            state: snapshot.map_or_else(State::default, State::new),
+            state,
             places: HashMap::new(),
             plan: Plan {
                 levels: Vec::new(),
@@ -113,7 +128,7 @@ impl<'a, 's> Planning<'a, 's> {
         if let Some(lowest) = movements.min_by_key(|one| one.ledger_line) {
             lowest.has_key = true;
         }
-        if operation.is_single() {
+        if operation.as_deduction().is_some() || changed.is_some() && operation.is_single() {
             return Decision::Movement(first, changed);
         }
         Decision::Movements(first..self.plan.movements.len())
@@ -148,7 +163,7 @@ impl<'a, 's> Planning<'a, 's> {
     ) -> Result<(), AttemptOutcome> {
         let step = match self.snapshot {
             Some(_) => rules::step(level, change, &self.state)?,
-            None => rules::unread_step(change)?,
+            None => rules::unread_step(change, self.state.now)?,
         };
         let before = rules::find(&self.state.levels, level).cloned();
         if let Some(after) = &step.after {

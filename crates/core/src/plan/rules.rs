@@ -103,15 +103,14 @@ pub(super) fn restore(levels: &mut Vec<StockLevel>, name: Level<'_>, before: Opt
 }
 
 /// A line whose level was not read: enough units are a condition of the write.
-pub(super) fn unread_step(change: &Change) -> Result<Step, AttemptOutcome> {
+pub(super) fn unread_step(change: &Change, now: i64) -> Result<Step, AttemptOutcome> {
     match change {
         Change::Deduct(quantity) => Ok(sale(*quantity, None)),
+        Change::Hold(holding) => Ok(held(*holding, now, None)),
         // The others depend on the level.
-        Change::Adjust(_)
-        | Change::Return(_)
-        | Change::Set(_)
-        | Change::Hold(_)
-        | Change::End(_) => Err(AttemptOutcome::Conflict),
+        Change::Adjust(_) | Change::Return(_) | Change::Set(_) | Change::End(_) => {
+            Err(AttemptOutcome::Conflict)
+        }
     }
 }
 
@@ -221,12 +220,17 @@ fn hold(holding: Holding, level: Option<&StockLevel>, now: i64) -> Result<Step, 
     let units = holding.quantity.units();
     AttemptOutcome::decide(level, units)?;
     let level = level.ok_or(AttemptOutcome::UnknownSku)?;
-    Ok(Step {
+    Ok(held(holding, now, Some(kept(level, units))))
+}
+
+fn held(holding: Holding, now: i64, after: Option<StockLevel>) -> Step {
+    let units = holding.quantity.units();
+    Step {
         held_delta: units,
         available_delta: -units,
         expires_at: Some(holding.expires_at(now)),
-        ..Step::new(MovementKind::Held, 0, Some(kept(level, units)))
-    })
+        ..Step::new(MovementKind::Held, 0, after)
+    }
 }
 
 /// An open line ends as the request says. One that has expired is sold from what is available, or released, so that

@@ -363,7 +363,7 @@ fn level_that_is_written_is_answered_whatever_was_left_out() {
         operation
     };
     let operations = [key("a"), key("a"), Deduction::sample("b").into()];
-    let answers = Plan::unread(&operations, Instant::now()).committed(&[Some(4), None]);
+    let answers = Plan::unread(&operations, Instant::now(), 0).committed(&[Some(4), None]);
     let [Some(Ok(sold)), Some(Ok(repeated)), None] = &answers[..] else {
         panic!("{answers:?}")
     };

@@ -99,21 +99,24 @@ pub async fn write_batch<S: BatchStore>(
     read_first: bool,
 ) -> Vec<BatchAnswer> {
     let (mut conflicts, mut duplicates) = (0, 0);
-    let mut guard = if batch.iter().any(|one| one.as_deduction().is_none()) {
-        // Its rules need what only a locked read has.
-        BatchGuard::RowLock
-    } else if read_first {
+    let sells_only = batch.iter().all(|one| one.as_deduction().is_some());
+    // The rules of others need what only a locked read has.
+    let read = if sells_only {
         BatchGuard::Version
     } else {
-        BatchGuard::Available
+        BatchGuard::RowLock
     };
+    let mut guard = read;
+    if !read_first && batch.iter().all(Operation::needs_only_units) {
+        guard = BatchGuard::Available;
+    }
     while batch.len() > 1 && duplicates < DUPLICATES {
         match (store.attempt(batch, guard).await, guard) {
             (Ok(BatchAttempt::Answered(answers)), _) => return answers,
             (Ok(BatchAttempt::Alone), _) | (Ok(BatchAttempt::Conflict), BatchGuard::RowLock) => {
                 break;
             }
-            (Ok(_), BatchGuard::Available) => guard = BatchGuard::Version,
+            (Ok(_), BatchGuard::Available) => guard = read,
             (Ok(BatchAttempt::Conflict), BatchGuard::Version) => conflicts += 1,
             (Ok(BatchAttempt::Duplicate), _) => duplicates += 1,
             (Err(mut error), _) => return batch.iter().map(|_| Err(error.share())).collect(),

@@ -80,7 +80,7 @@ async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<Share
     let mut left_out = HashSet::new();
     for _ in 0..ATTEMPTS {
         let is_chosen = |operation: &&Operation| !left_out.contains(&level(operation));
-        let plan = Plan::unread(operations.iter().filter(is_chosen), Instant::now());
+        let plan = Plan::unread(operations.iter().filter(is_chosen), Instant::now(), 0);
         let answers = match store.write_free_levels(&plan).await {
             Ok(Some(available)) => plan.committed(&available),
             Ok(None) => {

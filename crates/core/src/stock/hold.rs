@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     Caller, Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity,
 };
-use super::{Line, Remarks, Sku, StockError, Warehouse};
+use super::{Line, Remark, Remarks, Sku, StockError, Warehouse};
 
 /// The end of a hold that does not expire.
 pub const NEVER: i64 = i64::MAX;
@@ -74,6 +74,8 @@ pub struct OpenHold {
     pub expires_at: i64,
     /// Whether that time has come.
     pub is_due: bool,
+    /// The reference of the hold. Its sale gets it, too.
+    pub reference: Option<Remark>,
 }
 
 impl OpenHold {
@@ -95,22 +97,17 @@ impl OpenHold {
     }
 }
 
-/// Which open holds are read.
+/// A page of open lines of holds, in the order of their ends.
 #[derive(Debug, Clone)]
-pub enum HoldFilter {
-    /// Those of one operation.
-    Operation(OperationId),
-    /// The next ones after a place in the order of their ends; of one level, or of all.
-    Page {
-        /// The level.
-        level: Option<(Sku, Warehouse)>,
-        /// The last one of the page before.
-        after: Option<HoldCursor>,
-        /// Only those whose time is over.
-        only_due: bool,
-        /// The maximum number.
-        limit: u32,
-    },
+pub struct HoldFilter {
+    /// The level. `None`: all.
+    pub level: Option<(Sku, Warehouse)>,
+    /// The last one of the page before.
+    pub after: Option<HoldCursor>,
+    /// Only those whose time is over.
+    pub only_due: bool,
+    /// The maximum number.
+    pub limit: u32,
 }
 
 /// A place in the order of the ends of holds.
@@ -200,9 +197,11 @@ impl HoldEnd {
                     held: line.held_delta,
                 });
             }
-            match end_of(number) {
-                Some(end) => ended.push((end, units)),
-                None => lines.push(self.line(line, units)),
+            if let Some(end) = end_of(number) {
+                ended.push((end, units));
+            } else {
+                let place = (line.sku.clone(), line.warehouse.clone());
+                lines.push(self.line(place, number, units));
             }
         }
         if let Some((first, _)) = ended.first() {
@@ -224,19 +223,46 @@ impl HoldEnd {
                 by: Some(end.operation),
             });
         }
-        Ok(Resolved::Operation(Box::new(Operation {
+        let reference = held[0].remarks.reference.clone();
+        Ok(Resolved::Operation(Box::new(
+            self.operation(lines, reference),
+        )))
+    }
+
+    /// The same if all lines that end are among these, which are those of the hold that are open. Otherwise the
+    /// ledger decides.
+    #[must_use]
+    pub fn of_open(&self, open: &[OpenHold]) -> Option<Operation> {
+        let first = open.first()?;
+        let mut wanted = self.lines.clone();
+        wanted.sort_unstable_by_key(|(line, _)| *line);
+        if wanted.is_empty() {
+            wanted = open.iter().map(|one| (one.line, None)).collect();
+        }
+        let line = |(number, quantity): (i64, Option<Quantity>)| {
+            let one = open.iter().find(|one| one.line == number)?;
+            let units = quantity.map_or(one.units, Quantity::units);
+            let place = (one.sku.clone(), one.warehouse.clone());
+            (units <= one.units).then(|| self.line(place, number, units))
+        };
+        let lines = wanted.into_iter().map(line).collect::<Option<_>>()?;
+        Some(self.operation(lines, first.reference.clone()))
+    }
+
+    fn operation(&self, lines: Vec<Line>, reference: Option<Remark>) -> Operation {
+        Operation {
             id: self.operation,
             caller: self.caller.clone(),
             lines,
             idempotency: self.idempotency.clone(),
             // The sale belongs to the order that the hold was made for.
             remarks: Remarks {
-                reference: held[0].remarks.reference.clone(),
+                reference,
                 ..Remarks::default()
             },
             strategy: None,
             deadline: self.deadline,
-        })))
+        }
     }
 
     /// The operation `new`, which then also gives back what is left of another hold, with these movements and
@@ -293,7 +319,7 @@ impl HoldEnd {
         })
     }
 
-    fn line(&self, held: &Movement, units: i64) -> Line {
+    fn line(&self, (sku, warehouse): (Sku, Warehouse), line: i64, units: i64) -> Line {
         let how = match self.confirm {
             Some(late) => How::Confirm {
                 units,
@@ -303,10 +329,10 @@ impl HoldEnd {
         };
         let change = Change::End(Ending {
             hold: self.hold,
-            line: held.line,
+            line,
             how,
         });
-        Line::new(held.sku.clone(), held.warehouse.clone(), change)
+        Line::new(sku, warehouse, change)
     }
 }
 

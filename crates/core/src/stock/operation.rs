@@ -259,6 +259,13 @@ impl Operation {
         }
     }
 
+    /// Whether it can be planned without a snapshot: it only needs enough units of one level.
+    #[must_use]
+    pub fn needs_only_units(&self) -> bool {
+        let change = &self.first().change;
+        self.is_single() && matches!(change, Change::Deduct(_) | Change::Hold(_))
+    }
+
     /// The same deduction, under a strategy.
     #[must_use]
     pub fn to_deduction(&self, strategy: &'static str) -> Option<Deduction> {

@@ -32,8 +32,13 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
             let connection = connections.acquire().await?;
             let tried = match guard {
                 BatchGuard::Available => {
-                    let plan = Plan::unread(batch, Instant::now());
-                    Ok(self.write_plan(connection, plan).await)
+                    let clock = connection.server_time();
+                    let plan = Plan::unread(batch, Instant::now(), clock);
+                    if plan.has_holds() {
+                        self.write_holds(connection, plan).await
+                    } else {
+                        Ok(self.write_plan(connection, plan).await)
+                    }
                 }
                 BatchGuard::Version => self.write_on_version(connection, batch).await,
                 BatchGuard::RowLock => {
@@ -150,6 +155,36 @@ impl<D: Dialect> SqlStore<D> {
         let sent = D::write(Session::Fresh(connection), &write);
         let written = self.write(sent).await;
         (plan, written, expiry)
+    }
+
+    /// Writes a plan that nothing was read for, with the rows of its holds. No other transaction waits for those,
+    /// so the order of locks stays.
+    async fn write_holds<'a>(
+        &self,
+        connection: PooledConnection<D>,
+        plan: Plan<'a>,
+    ) -> Result<Tried<'a>> {
+        let Some(deadline) = plan.deadline() else {
+            return Ok((plan, Ok(Written::Levels(Vec::new())), Expiry::passed()));
+        };
+        let expiry = connection.expiry(deadline);
+        let rows = async {
+            let mut tx = connection.begin(D::texts().begin.as_str()).await?;
+            let inserted = holds::write(&mut tx, &plan).await?;
+            if inserted == Inserted::Duplicate {
+                tx.roll_back().await;
+                return Ok(None);
+            }
+            Ok(Some(tx))
+        };
+        let written = match self.read(2 * READ, rows).await? {
+            Some(tx) => {
+                let write = Write::new(&plan, expiry.at, true);
+                self.write(D::write(Session::Open(tx), &write)).await
+            }
+            None => Ok(Written::Duplicate),
+        };
+        Ok((plan, written, expiry))
     }
 
     /// The rows are locked from the reading to the commit.

@@ -2,7 +2,7 @@
 --
 -- Each text has a name, and ends at an empty line. Its parameters stand behind the name. `{…}` is an earlier text,
 -- `{… index}` one with its $index. A part is only sent in other texts.
--- Planned each time: PostgreSQL would keep a plan that reads the whole ledger, made when that was short.
+-- Planned each time: PostgreSQL would keep a plan that reads more of the ledger, made when that was short.
 --
 -- A dialect has these words:
 --   begin, begin_snapshot   begin a transaction that writes, or that reads one snapshot.
@@ -12,7 +12,8 @@
 --   lock_sku                Excludes other transactions that may create a level of the SKU $1, if `begin` does not.
 --   lock_rows               Follows a query whose rows are locked; `lock_rows_now`: it fails if one is locked already;
 --                           `lock_free_rows`: a query on `wanted` and `stock`, without the rows that are locked.
---   join_stock              `JOIN stock`, so that the levels are found by their names.
+--   join                    Joins the table $index by its primary key.
+--   with_each               Joins the rows of $index that meet what follows, by an index; `end_with_each` ends that.
 --   now                     The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of
 --                           the statement or transaction.
 --   created_at              The column as RFC 3339 text.
@@ -23,6 +24,8 @@
 --   wanted                  A table of the arrays in the JSON array $1: a text, another text, a number, and the bytes
 --                           of which the first text has the hexadecimal digits.
 --   set_version             Follows an insert into `published`: a row that exists gets the new version.
+--   wanted_lines            The same of arrays that are lines of holds: the bytes of the operation id; number, end in
+--                           milliseconds since 1970, SKU, warehouse, units, reference.
 
 -- level_columns, a part: the columns of `LevelRow`
 sku, warehouse, on_hand, held, backorder_limit, version
@@ -60,7 +63,7 @@ SELECT {level_columns} FROM stock WHERE sku = $1 AND warehouse = $2
 
 -- wanted_levels (list)
 SELECT {level_columns} FROM {wanted}
-    {join_stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
+    {join stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
 
 -- wanted_levels_free (list): locked, without those that are locked already
 {wanted_levels} {lock_free_rows}
@@ -86,10 +89,10 @@ SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse
 {movements} movement WHERE operation_id = $1 OR caller = $2 AND idempotency_key = $3
     ORDER BY operation_id = $1 DESC, line LIMIT 1
 
--- operation (operation), planned each time
+-- operation (operation)
 {movements} movement WHERE operation_id = $1 ORDER BY line
 
--- operation_with_key (caller, key), planned each time: only its first movement has the key
+-- operation_with_key (caller, key): only its first movement has the key
 {movements} movement WHERE operation_id = (SELECT operation_id FROM movement
         WHERE caller = $1 AND idempotency_key = $2) ORDER BY line
 
@@ -99,12 +102,44 @@ SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse
 {movements} movement {use_index movement_of_reference} WHERE caller = $1 AND reference = $2 AND operation_id < $3
     ORDER BY operation_id DESC, line DESC LIMIT $4
 
--- with_keys (list), planned each time
-{movements} {wanted} JOIN movement
-    ON movement.caller = wanted.text_1 AND movement.idempotency_key = wanted.text_2
+-- with_keys (list)
+{movements} {wanted} {with_each movement}
+    movement.caller = wanted.text_1 AND movement.idempotency_key = wanted.text_2 {end_with_each movement}
 
--- with_ids (list), planned each time
-{movements} {wanted} JOIN movement ON movement.operation_id = wanted.bytes
+-- with_ids (list)
+{movements} {wanted} {with_each movement} movement.operation_id = wanted.bytes {end_with_each movement}
+
+-- children (operation): what ended lines of a hold, or gave units of a sale back
+{movements} movement WHERE reverses = $1 ORDER BY line, level_version
+
+-- last_end (operation, line): how a line of a hold ended at last
+SELECT kind FROM movement WHERE reverses = $1 AND line = $2 ORDER BY level_version DESC LIMIT 1
+
+-- has_expired (sku, warehouse): SQLite uses the index only if the query repeats what it leaves out
+SELECT level_version FROM movement {use_index movement_of_kind} WHERE sku = $1 AND warehouse = $2
+    AND kind = 'expired' AND kind <> 'deducted' ORDER BY level_version DESC LIMIT 1
+
+-- hold_columns, a part: the columns of `HoldRow`
+hold.operation_id, cast(hold.line AS {integer}) AS line, hold.sku, hold.warehouse, hold.units, hold.expires_at,
+    hold.reference, cast({now} AS {integer}) AS now
+
+-- open_lines (lines): those of them that are open
+SELECT {hold_columns} FROM {wanted_lines}
+    {with_each hold} hold.operation_id = wanted.operation_id AND hold.line = wanted.line {end_with_each hold}
+
+-- holds_with_ids (list): all open lines of holds
+SELECT {hold_columns} FROM {wanted} {with_each hold} hold.operation_id = wanted.bytes {end_with_each hold}
+    ORDER BY hold.operation_id, hold.line
+
+-- page_of_holds, a part: the end of the page as a parameter, so that the database reads no others in the index
+FROM hold WHERE expires_at >= $1 AND expires_at <= $5
+    AND (expires_at > $1 OR operation_id > $2 OR operation_id = $2 AND line > $3)
+
+-- holds_page (end, operation, line, limit, last end)
+SELECT {hold_columns} {page_of_holds} ORDER BY expires_at, operation_id, line LIMIT $4
+
+-- holds_page_of_level (end, operation, line, limit, last end, sku, warehouse)
+SELECT {hold_columns} {page_of_holds} AND sku = $6 AND warehouse = $7 ORDER BY expires_at, operation_id, line LIMIT $4
 
 -- returned (operation): how many units of each line of a sale have come back
 SELECT cast(line AS {integer}), cast(coalesce(sum(returned), 0) AS {integer})
@@ -153,7 +188,7 @@ SELECT feed_state.seq AS end_seq, filled, rows_from.seq AS seq, sku, warehouse, 
     AND movement.warehouse = wanted.text_2 AND movement.level_version = wanted.number
 
 -- changed_levels, a part: those of a list that have changed since they were published
-FROM {wanted} {join_stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
+FROM {wanted} {join stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
     LEFT JOIN published ON published.sku = stock.sku AND published.warehouse = stock.warehouse
     WHERE stock.version > coalesce(published.version, 0)
 

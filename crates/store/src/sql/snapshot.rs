@@ -146,10 +146,14 @@ async fn read_rest<D: Dialect>(
     operations: &[Operation],
     snapshot: &mut Snapshot,
 ) -> Result<()> {
+    read_holds(connection, operations, snapshot).await?;
     let lines = operations.iter().flat_map(|operation| &operation.lines);
     // The index of the ledger decides about one operation.
     if operations.len() > 1 {
-        snapshot.recorded = Some(recorded_among(connection, operations).await?);
+        let may_be_recorded = operations
+            .iter()
+            .filter(|one| !ends_open_lines(one, snapshot));
+        snapshot.recorded = Some(recorded_among(connection, may_be_recorded).await?);
     }
     let sale = |line: &Line| match line.change {
         Change::Return(one) => Some(one.sale),
@@ -161,7 +165,16 @@ async fn read_rest<D: Dialect>(
         let returned = returned.map(|(line, units)| ((sale, line), units));
         snapshot.returned.extend(returned);
     }
-    read_holds(connection, operations, snapshot).await
+    Ok(())
+}
+
+/// Whether the operation has no key, and ends lines of holds that are all open: so it has not been made.
+fn ends_open_lines(operation: &Operation, snapshot: &Snapshot) -> bool {
+    let is_open = |line: &Line| match line.change {
+        Change::End(end) => snapshot.holds.contains_key(&(end.hold, end.line)),
+        _ => false,
+    };
+    operation.idempotency.is_none() && operation.lines.iter().all(is_open)
 }
 
 /// Locks the levels of a SKU, and reads them.

@@ -290,7 +290,7 @@ mod tests {
     fn write_is_shared_by_operations_without_movements() {
         let operations = [sale(), sale()];
         for (number, waits, is_shared) in [(1, true, false), (1, false, true), (2, true, true)] {
-            let plan = Plan::unread(&operations[..number], Instant::now());
+            let plan = Plan::unread(&operations[..number], Instant::now(), 0);
             assert_eq!(plan.movements.len(), 1);
             let write = Write::new(&plan, 0, waits);
             assert_eq!(write.is_shared(), is_shared, "{number}, {waits}");

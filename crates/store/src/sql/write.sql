@@ -100,3 +100,13 @@ UPDATE webhook SET problem = $3, failing_since = coalesce(failing_since, cast({n
 
 -- delete_webhook (id)
 DELETE FROM webhook WHERE id = $1
+
+-- insert_holds (lines)
+INSERT INTO hold (operation_id, line, sku, warehouse, units, expires_at, reference)
+    SELECT operation_id, line, sku, warehouse, units, ends_at, reference FROM {wanted_lines}
+
+-- extend_hold (operation, milliseconds): from now, or for ever if that is NULL. No line that is due; none becomes
+-- shorter.
+UPDATE hold SET expires_at = CASE WHEN expires_at > coalesce(cast({now} AS {integer}) + $2, 9223372036854775807)
+        THEN expires_at ELSE coalesce(cast({now} AS {integer}) + $2, 9223372036854775807) END
+    WHERE operation_id = $1 AND expires_at > {now}

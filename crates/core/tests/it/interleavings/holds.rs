@@ -7,8 +7,8 @@ use stocklock_core::level_service;
 use stocklock_core::model::{Faults, MemoryStore, Task, World};
 use stocklock_core::ports::HoldStore as _;
 use stocklock_core::stock::{
-    Caller, Change, Ending, HoldFilter, Holding, How, Idempotency, IdempotencyKey, Line,
-    MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, StockError, Warehouse,
+    Caller, Change, Ending, Holding, How, Idempotency, IdempotencyKey, Line, MovementKind,
+    Operation, OperationId, Quantity, Remarks, RequestHash, StockError, Warehouse,
 };
 use tokio::time::Instant;
 
@@ -92,7 +92,7 @@ fn hold_ends_once_in_every_schedule() {
             let janitor: Task<Answer> = Box::pin(async move {
                 store.pass_time().await;
                 store.pass_time().await;
-                let due = store.open_holds(&HoldFilter::Operation(hold_id)).await;
+                let due = store.open_lines(&[hold_id]).await;
                 if due.is_ok_and(|due| due.iter().any(|one| one.is_due)) {
                     return expire.await;
                 }

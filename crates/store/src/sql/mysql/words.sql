@@ -28,8 +28,13 @@ FOR UPDATE NOWAIT
 -- lock_free_rows
 FOR UPDATE SKIP LOCKED
 
--- join_stock: the optimizer would read all levels if there are few
-STRAIGHT_JOIN stock FORCE INDEX (PRIMARY)
+-- join: the optimizer would read the whole table if it is short
+STRAIGHT_JOIN $index FORCE INDEX (PRIMARY)
+
+-- with_each
+STRAIGHT_JOIN $index ON
+
+-- end_with_each
 
 -- now: the function `now` is the time at the start of the statement
 unix_timestamp(sysdate(6)) * 1000
@@ -62,3 +67,11 @@ SELECT 'max_connections', cast(@@max_connections AS signed) FROM dual WHERE @@ma
 
 -- set_version
 ON DUPLICATE KEY UPDATE version = values(version)
+
+-- wanted_lines
+(SELECT unhex(id) AS operation_id, line, ends_at, sku, warehouse, units, reference
+        FROM json_table($1, '$[*]' COLUMNS (
+            id varchar(32) PATH '$[0]', line bigint PATH '$[1]', ends_at bigint PATH '$[2]',
+            sku varchar(64) CHARACTER SET utf8mb4 PATH '$[3]',
+            warehouse varchar(64) CHARACTER SET utf8mb4 PATH '$[4]', units bigint PATH '$[5]',
+            reference varchar(200) CHARACTER SET utf8mb4 PATH '$[6]')) AS list) AS wanted

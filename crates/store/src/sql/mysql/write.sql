@@ -20,3 +20,8 @@ CALL stocklock_deduct_batch_1($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- write (begins, waits, whole, strategy, expiry, levels, movements)
 CALL stocklock_write_1($1, $2, $3, $4, $5, $6, $7)
+
+-- delete_holds (lines), planned each time: unless they were extended since they were read
+DELETE hold FROM {wanted_lines}
+    {join hold} ON hold.operation_id = wanted.operation_id AND hold.line = wanted.line
+    WHERE hold.expires_at <= wanted.ends_at

@@ -75,6 +75,15 @@ impl<S: Server> PooledConnection<S> {
         &mut timed.connection
     }
 
+    /// The server's clock as it was last read: milliseconds since 1970.
+    pub(crate) fn server_time(&self) -> i64 {
+        let (_, timed) = self
+            .connection
+            .as_ref()
+            .expect("the connection is there until the drop");
+        timed.clock.at(Instant::now())
+    }
+
     /// When a request expires that is sent now, for a caller who is answered by `deadline`.
     pub(crate) fn expiry(&self, deadline: Instant) -> Expiry {
         let timed = self.connection.as_ref();

@@ -109,9 +109,13 @@ impl Server for PostgresServer {
 /// Sets up a session, within these limits; zero means no limit. By statements, because PgBouncer
 /// refuses `options` at the start of a session. The server sets `synchronous_commit`, which is
 /// checked at start.
+///
+/// A plan is kept while a table grows, so none may read a whole table because it is short. The planner takes
+/// the statements that have to for very expensive, and would compile them.
 fn session(lock: Duration, statement: Duration) -> SqlStr {
     trusted(format!(
-        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {}; \
+        "SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off; \
+         SET lock_timeout = {}; \
          SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
         lock.as_millis(),
         statement.as_millis(),

@@ -26,8 +26,14 @@ FOR UPDATE NOWAIT
 -- lock_free_rows
 FOR UPDATE OF stock SKIP LOCKED
 
--- join_stock
-JOIN stock
+-- join
+JOIN $index
+
+-- with_each: without statistics, it would expect many rows for each, and read the whole table
+CROSS JOIN LATERAL (SELECT * FROM $index WHERE
+
+-- end_with_each
+OFFSET 0) AS $index
 
 -- now: the function `now` is the time at the start of the transaction
 extract(epoch FROM clock_timestamp()) * 1000
@@ -58,3 +64,8 @@ SELECT limits.name, limits.connections
 
 -- set_version
 ON CONFLICT (sku, warehouse) DO UPDATE SET version = excluded.version
+
+-- wanted_lines
+(SELECT (value ->> 0)::uuid AS operation_id, (value ->> 1)::smallint AS line, (value ->> 2)::bigint AS ends_at,
+        value ->> 3 AS sku, value ->> 4 AS warehouse, (value ->> 5)::bigint AS units, value ->> 6 AS reference
+        FROM json_array_elements($1::json)) AS wanted

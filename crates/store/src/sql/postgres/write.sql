@@ -111,3 +111,7 @@ WITH {free_rows}, written AS ({written_free}, {key_wait}{recorded_all} FROM writ
 
 -- write_free_whole
 WITH {free_rows}, written AS ({written_free}, {key_wait}{recorded_all}, {all_levels} FROM written
+
+-- delete_holds (lines), planned each time: unless they were extended since they were read
+DELETE FROM hold USING {wanted_lines}
+    WHERE hold.operation_id = wanted.operation_id AND hold.line = wanted.line AND hold.expires_at <= wanted.ends_at

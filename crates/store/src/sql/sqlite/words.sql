@@ -21,8 +21,13 @@ BEGIN IMMEDIATE
 
 -- lock_free_rows
 
--- join_stock
-JOIN stock
+-- join
+JOIN $index
+
+-- with_each
+JOIN $index ON
+
+-- end_with_each
 
 -- now
 unixepoch('now', 'subsec') * 1000
@@ -46,3 +51,7 @@ INDEXED BY $index
 
 -- set_version: follows the insert of `published`
 ON CONFLICT (sku, warehouse) DO UPDATE SET version = excluded.version
+
+-- wanted_lines
+(SELECT unhex(value ->> 0) AS operation_id, value ->> 1 AS line, value ->> 2 AS ends_at, value ->> 3 AS sku,
+        value ->> 4 AS warehouse, value ->> 5 AS units, value ->> 6 AS reference FROM json_each($1)) AS wanted

@@ -38,3 +38,6 @@ coalesce(value ->> '$[1][3]', 0), coalesce(value ->> '$[1][4]', 'deducted'), val
 
 -- insert_rest_of_levels (movements, strategy, expiry)
 {insert}, {rest}, value ->> '$[2][0]', value ->> '$[2][1]' FROM json_each($1) WHERE {now} < $3
+
+-- delete_holds (lines): since they were read, no other process could extend them
+DELETE FROM hold WHERE (operation_id, line) IN (SELECT operation_id, line FROM {wanted_lines})

@@ -1,0 +1,115 @@
+//! Reads the open lines of holds. Requests that come while others are read share the next statement.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::ports::HoldStore;
+use crate::stock::{OpenHold, OperationId, StockError};
+
+/// How many statements are in progress at most, so that one that hangs does not stop the others.
+const MAX_READING: usize = 2;
+
+/// How many holds one statement reads at most.
+const MAX_HOLDS: usize = 256;
+
+/// What those that ask for the lines of a hold wait for.
+type Answer = oneshot::Sender<Result<Vec<OpenHold>, StockError>>;
+
+/// The reads of one replica.
+#[derive(Debug)]
+pub(super) struct OpenLines {
+    store: Arc<dyn HoldStore>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    holds: Vec<(OperationId, Answer)>,
+    /// How many tasks read.
+    reading: usize,
+}
+
+impl OpenLines {
+    pub(super) fn new(store: Arc<dyn HoldStore>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// The open lines of a hold, in the order of their numbers.
+    ///
+    /// # Errors
+    /// Those of the store. All that share a statement get its error.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped.
+    pub(super) async fn of(
+        self: &Arc<Self>,
+        hold: OperationId,
+    ) -> Result<Vec<OpenHold>, StockError> {
+        let (answer, answered) = oneshot::channel();
+        let starts = {
+            let mut waiting = self.waiting();
+            waiting.holds.push((hold, answer));
+            let starts = waiting.reading < MAX_READING;
+            waiting.reading += usize::from(starts);
+            starts
+        };
+        if starts {
+            tokio::spawn(Arc::clone(self).read());
+        }
+        answered.await.unwrap_or_else(|_| Err(ended_early()))
+    }
+
+    /// Reads until nobody waits.
+    async fn read(self: Arc<Self>) {
+        while let Some(asked) = self.next() {
+            let (store, holds) = (Arc::clone(&self.store), asked.iter().map(|(hold, _)| *hold));
+            let holds: Vec<_> = holds.collect();
+            // In its own task, so that a panic does not end this one.
+            let found = tokio::spawn(async move { store.open_lines(&holds).await }).await;
+            match found {
+                Ok(Ok(found)) => {
+                    for (hold, answer) in asked {
+                        let of_hold = found.iter().filter(|one| one.hold == hold);
+                        // One that has gone needs no answer.
+                        let _ = answer.send(Ok(of_hold.cloned().collect()));
+                    }
+                }
+                Ok(Err(mut error)) => {
+                    for (_, answer) in asked {
+                        let _ = answer.send(Err(error.share().into()));
+                    }
+                }
+                Err(_) => {
+                    for (_, answer) in asked {
+                        let _ = answer.send(Err(ended_early()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Those that the next statement reads. `None`: nobody waits, and the task ends.
+    fn next(&self) -> Option<Vec<(OperationId, Answer)>> {
+        let mut waiting = self.waiting();
+        if waiting.holds.is_empty() {
+            waiting.reading -= 1;
+            return None;
+        }
+        let number = waiting.holds.len().min(MAX_HOLDS);
+        Some(waiting.holds.drain(..number).collect())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // No code panics while it holds this mutex.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ended_early() -> StockError {
+    let what = "the task that reads holds ended early".to_owned();
+    StockError::Internal { what }
+}
