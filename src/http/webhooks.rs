@@ -88,7 +88,7 @@ impl TryFrom<String> for Wanted {
 pub(super) struct WebhookState {
     /// Its id.
     id: String,
-    /// Where the events are sent.
+    /// The address that the events are sent to.
     url: String,
     /// The types that are sent; empty: all.
     types: Vec<String>,

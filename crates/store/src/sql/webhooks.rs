@@ -43,7 +43,7 @@ rows! {
 pub struct Webhook {
     /// Its id.
     pub id: Uuid,
-    /// Where the events are sent.
+    /// The address that the events are sent to.
     pub url: String,
     /// The key of the signatures.
     pub secret: String,
