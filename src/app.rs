@@ -9,11 +9,13 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{Access, KeyRing};
 use crate::config::{Auth, Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
+use crate::events::Followers;
 use crate::http::{Api, BodyBudget, MAX_BULK, Readiness, service};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
 use crate::server::serve;
+use crate::webhooks::{Allowed, Client};
 use stocklock_core::deduct::{Counters, Deductor, RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service::LevelService;
 use stocklock_core::spawn::TokioSpawn;
@@ -24,6 +26,8 @@ use stocklock_store::{RedisCounters, RedisOptions, Store, StoreOptions};
 mod checkpoints;
 mod keys;
 mod prepare;
+mod publisher;
+mod sender;
 mod supervise;
 
 /// One replica of the service, without its socket.
@@ -96,6 +100,10 @@ impl Replica {
             (Mode::Serve, Auth::Keys) => Access::Keys(KeyRing::default()),
             (Mode::Serve, Auth::None) | (Mode::Lab, _) => Access::Open,
         };
+        let followers = config.events.are_on().then(|| {
+            store.follow_changes();
+            Followers::new(limits.max_connections as usize / 4)
+        });
         let api = Arc::new(Api {
             access: Arc::new(access),
             config: config.clone(),
@@ -105,6 +113,8 @@ impl Replica {
             levels,
             store,
             level_cache,
+            followers,
+            webhooks: Client::new(Allowed(config.events.webhook_allow.clone())),
             redis,
             locks,
             available,
@@ -150,6 +160,8 @@ impl Replica {
             stop.clone(),
         ));
         let keys = tokio::spawn(keys::run(Arc::clone(&api), stop.clone()));
+        let publisher = tokio::spawn(publisher::run(Arc::clone(&api), stop.clone()));
+        let sender = tokio::spawn(sender::run(Arc::clone(&api), stop.clone()));
         let serve_and_drain = async {
             let http = service(Arc::clone(&api));
             let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());
@@ -162,6 +174,8 @@ impl Replica {
             for (name, task) in [
                 ("writer of checkpoints", checkpoints),
                 ("loader of API keys", keys),
+                ("publisher of events", publisher),
+                ("sender of webhooks", sender),
             ] {
                 if let Err(error) = task.await {
                     tracing::warn!(%error, "the {name} failed");

@@ -14,9 +14,12 @@ use stocklock_core::plan::LAST_MOMENT;
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
 
+mod events;
 mod limits;
 mod servers;
 
+pub use crate::webhooks::Network;
+pub use events::{EventsConfig, Publish};
 pub use limits::Limits;
 pub use servers::{DatabaseConfig, ServicesConfig};
 
@@ -50,6 +53,9 @@ pub struct Config {
     /// The other servers.
     #[command(flatten)]
     pub services: ServicesConfig,
+    /// The events.
+    #[command(flatten)]
+    pub events: EventsConfig,
     /// The bounds.
     #[command(flatten)]
     pub limits: Limits,

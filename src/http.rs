@@ -16,9 +16,11 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::access::{Access, KeyRing};
 use crate::config::{Config, Mode};
 use crate::crowd::Crowd;
+use crate::events::Followers;
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
+use crate::webhooks::Client;
 use stocklock_core::access::Scope;
 use stocklock_core::deduct::Deductor;
 use stocklock_core::level_service::LevelService;
@@ -35,6 +37,7 @@ mod browser;
 mod deduct;
 mod deduct_batch;
 mod error;
+mod events;
 mod export;
 mod extract;
 mod fields;
@@ -55,6 +58,7 @@ mod respond;
 mod reverse;
 mod set_level;
 mod strategies;
+mod webhooks;
 
 pub(crate) use audit::line as audit_line;
 pub(crate) use body::BodyBudget;
@@ -88,6 +92,10 @@ pub(crate) struct Api {
     pub(crate) levels: LevelService,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) level_cache: Arc<LevelCache>,
+    /// Those who wait for events, if they are on.
+    pub(crate) followers: Option<Followers>,
+    /// Sends messages to receivers.
+    pub(crate) webhooks: Client,
     /// The counters of the levels, if there is a Redis.
     pub(crate) redis: Option<Arc<RedisCounters>>,
     pub(crate) locks: LockServers,
@@ -165,6 +173,13 @@ fn documented(
         .needs(Scope::Sell, routes!(hold_ends::release))
         .needs(Scope::Sell, routes!(hold_ends::extend))
         .needs(Scope::Read, routes!(audit::audit_all))
+        .needs(Scope::Events, routes!(events::events))
+        .needs(Scope::Admin, routes!(webhooks::create))
+        .needs(Scope::Admin, routes!(webhooks::list))
+        .needs(Scope::Admin, routes!(webhooks::webhook))
+        .needs(Scope::Admin, routes!(webhooks::change))
+        .needs(Scope::Admin, routes!(webhooks::delete))
+        .needs(Scope::Admin, routes!(webhooks::test))
         .needs(Scope::Read, routes!(strategies::strategies))
         .open(routes!(probes::healthz))
         .open(routes!(probes::readyz))

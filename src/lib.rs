@@ -8,6 +8,7 @@
 //! 2. [`app`]: builds a replica from the settings and runs it.
 //! 3. [`http`]: routes, handlers, errors. `server`: the accept loop.
 //! 4. `access`: the API keys that this replica knows.
+//!    `events`: who waits for events. `webhooks`: signed messages to receivers.
 //! 5. [`locks`], [`metrics`]: adapters for the ports of the core. `level_cache`: levels for reads that
 //!    accept an older answer.
 //! 6. [`lab`]: the race, which shows which strategy oversells.
@@ -32,6 +33,8 @@ mod server;
 pub mod app;
 pub mod config;
 mod descriptors;
+mod events;
+mod webhooks;
 
 pub mod cli;
 pub mod telemetry;

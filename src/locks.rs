@@ -28,6 +28,8 @@ use admin::LockAdmins;
 pub struct LockServers {
     /// The locks, by strategy.
     pub locks: Locks,
+    /// Elects one replica among several, in the database.
+    pub(crate) leaders: LockManager,
     /// The same locks, to look into them.
     pub(crate) admins: LockAdmins,
     /// Also in `locks`; here to check its settings, and for the cache of levels.
@@ -68,6 +70,7 @@ impl LockServers {
         let builder = SqlBackend::builder(database.url()).owner(replica);
         let variable = Dependency::Database.variable();
         let backend = builder.build().map_err(|e| format!("{variable}: {e}"))?;
+        let leaders = LockManager::builder(backend.clone()).lease(lease).build();
         let manager = LockManager::builder(backend);
         add(Strategy::SqlLock, Dependency::Database, variable, manager);
         let mut redis = None;
@@ -122,6 +125,7 @@ impl LockServers {
         let locks = Locks::new(locks);
         Ok(Self {
             locks,
+            leaders,
             admins,
             redis,
             masters,
@@ -172,7 +176,10 @@ impl LockServers {
     /// Releases all locks, and closes connections and sessions.
     pub async fn close(&self) {
         let closing = self.locks.iter().map(Lock::close);
-        futures_util::future::join_all(closing).await;
+        tokio::join!(
+            futures_util::future::join_all(closing),
+            self.leaders.shutdown()
+        );
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Metrics {
     responses: Counters<[(&'static str, u16); 1]>,
     counter_asks: Counters<Labels<1>>,
     writes_refused: Counters<Labels<2>>,
+    /// Messages to webhooks that have not arrived.
+    pub(crate) webhook_failures: Counter,
     audits: AuditGauges,
     /// The metrics of the cached levels.
     pub(crate) cache: CacheMetrics,
@@ -62,7 +64,14 @@ impl Default for Metrics {
             "Log lines that were not written, because the reader of stderr is gone or does not read",
             telemetry::dropped_lines(),
         );
+        let webhook_failures = Counter::default();
+        registry.register(
+            "webhook_failures",
+            "Messages to webhooks that have not arrived; they are sent again",
+            webhook_failures.clone(),
+        );
         Self {
+            webhook_failures,
             deductions: counters(
                 &mut registry,
                 "stock_deductions",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use serde::Deserialize;
@@ -14,7 +14,10 @@ use super::levels::LevelBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NDJSON, StrictQuery, openapi};
 use stocklock_core::ports::StoreError;
-use stocklock_core::stock::LevelCursor;
+use stocklock_core::stock::{EventCursor, LevelCursor};
+
+/// The cursor of `GET /events` that continues the export.
+const X_EVENTS_CURSOR: HeaderName = HeaderName::from_static("x-events-cursor");
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -27,7 +30,9 @@ pub(super) struct ExportQuery {
 /// Export all levels
 ///
 /// One line of JSON for each level, in (sku, warehouse) order. The lines are not of one moment. If a server fails
-/// on the way, the connection is closed before the end of the answer; `after` continues it.
+/// on the way, the connection is closed before the end of the answer; `after` continues it. With `EVENTS=on`, the
+/// header `X-Events-Cursor` is the cursor of `GET /events` whose events have all changes since then. Some of them
+/// may be in the lines already: skip an event whose version is not above that of its level.
 #[utoipa::path(
     get, path = "/export", tag = "bulk", params(ExportQuery),
     responses(
@@ -43,6 +48,13 @@ pub(super) async fn export(
     let after = query.after.as_deref();
     let after = after.map(|text| LevelCursor::parse(text).ok_or_else(bad_cursor));
     let slot = api.begin_bulk()?;
+    // Before the levels: their changes since then are events after the cursor.
+    let mut cursor = None;
+    if api.config.events.are_on() {
+        let seq = api.store.last_published().await?;
+        let after = EventCursor { seq, version: None };
+        cursor = Some([(X_EVENTS_CURSOR, after.to_string())]);
+    }
     // The first page decides between 200 and an error.
     let first = page(&api, after.transpose()?).await?;
     let pages = stream::try_unfold((api, slot, first), |(api, slot, page)| async move {
@@ -52,7 +64,8 @@ pub(super) async fn export(
         let next = self::page(&api, Some(last)).await?;
         Ok::<_, StoreError>(Some((text, (api, slot, next))))
     });
-    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(pages)).into_response())
+    let body = ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(pages));
+    Ok((cursor, body).into_response())
 }
 
 /// The lines of the next levels, and the last of these. `None` after the last level.

@@ -22,8 +22,21 @@ pub(super) const MAX_IMPORT_KEY: usize = 240;
 /// The longest time of a hold in seconds: 30 days.
 pub(super) const MAX_HOLD_SECONDS: i64 = 2_592_000;
 
+/// The longest time that a request for events waits, in seconds.
+pub(super) const MAX_WAIT_SECONDS: u32 = 30;
+
+/// The kinds of movements that requests can name.
+const KINDS: [&str; 7] = [
+    "received", "deducted", "adjusted", "returned", "held", "released", "expired",
+];
+
+/// The maximum length of a webhook's URL in bytes.
+pub(super) const MAX_URL: usize = 2_000;
+
 /// The bodies of requests.
-const BODIES: [&str; 19] = [
+const BODIES: [&str; 21] = [
+    "WebhookBody",
+    "WebhookChangeBody",
     "DeductBody",
     "OrderLine",
     "BatchBody",
@@ -229,15 +242,13 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         }
         "create" => json!({"const": true}),
         "rows" => one_of(&["all"]),
-        "backorder_limit" => whole(0, MAX_UNITS),
+        "backorder_limit" | "low_at" => whole(0, MAX_UNITS),
         "delta" | "add" => {
             let mut units = whole(-MAX_UNITS, MAX_UNITS);
             units["not"] = json!({"const": 0});
             units
         }
-        "kind" => one_of(&[
-            "received", "deducted", "adjusted", "returned", "held", "released", "expired",
-        ]),
+        "kind" => one_of(&KINDS),
         "strategy" => one_of(strategies),
         "guard" | "check" => one_of(&["on", "off"]),
         "expires_in_s" => {
@@ -260,12 +271,32 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "id" | "replaces" => json!({"type": "string", "format": "uuid"}),
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
+        "after" | "Last-Event-ID" if place == "get /events" => {
+            let number = "(0|[1-9][0-9]{0,17})";
+            json!({"type": "string", "pattern": format!("^v1;{number}(;{number})?$")})
+        }
+        "type" => {
+            let types = KINDS.map(|kind| format!("stock.{kind}"));
+            one_of(&types.each_ref().map(String::as_str))
+        }
+        "types" => {
+            let mut types = KINDS.map(|kind| format!("stock.{kind}")).to_vec();
+            types.push("stock.*".to_owned());
+            let types: Vec<_> = types.iter().map(String::as_str).collect();
+            json!({"type": "array", "items": one_of(&types)})
+        }
+        "url" => {
+            json!({"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^https?://"})
+        }
+        "wait_s" => whole(0, MAX_WAIT_SECONDS.into()),
         "Last-Event-ID" => whole(0, i64::MAX),
         "warehouses" => {
             let name = json!({"$ref": "#/components/schemas/Warehouse"});
             json!({"type": "array", "items": name, "minItems": 2, "maxItems": MAX_WAREHOUSES, "uniqueItems": true})
         }
-        "restock" | "cached" | "late" | "split" | "dry_run" => json!({"type": "boolean"}),
+        "restock" | "cached" | "late" | "split" | "dry_run" | "enabled" | "rotate_secret" => {
+            json!({"type": "boolean"})
+        }
         "prefix" => text(MAX_NAME_CHARS, &format!("^{}+$", *NAME_CHAR)),
         "available_max" => whole(i64::MIN, i64::MAX),
         "levels" => {

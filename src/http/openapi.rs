@@ -33,6 +33,8 @@ pub(super) const API_KEY: &str = "api_key";
             HoldConflict,
             PreconditionFailed,
             PreconditionRequired,
+            Gone,
+            WebhookConflict,
             Unavailable,
             Foreign,
             Unauthorized,
@@ -90,6 +92,9 @@ pub(super) fn finished(
             }
         }
     }
+    // A schema would describe the whole stream as one text.
+    let events = &mut document["paths"]["/events"]["get"];
+    events["responses"]["200"]["content"]["text/event-stream"] = json!({});
     if has_keys {
         document["components"]["securitySchemes"] = json!({API_KEY: {
             "type": "http", "scheme": "bearer",
@@ -97,7 +102,6 @@ pub(super) fn finished(
         }});
     }
     if mode == Mode::Lab {
-        // A schema would describe the whole stream as one text.
         let events = &mut document["paths"]["/lab/races/{id}/events"]["get"];
         events["responses"]["200"]["content"]["text/event-stream"] = json!({});
         let report = &mut document["paths"]["/lab/races/{id}/report"]["get"];
@@ -201,7 +205,9 @@ macro_rules! problem_response {
 }
 problem_response!(
     NotFound,
-    "`unknown-sku`, `unknown-operation`, `unknown-line` (the sale has no such line)"
+    "`unknown-sku`, `unknown-operation`, `unknown-line` (the sale has no such line), \
+     `events-off`: this service publishes none, \
+     `unknown-webhook`"
 );
 problem_response!(
     Conflict,
@@ -212,6 +218,14 @@ problem_response!(PreconditionFailed, "`precondition-failed`");
 problem_response!(
     PreconditionRequired,
     "`precondition-required`: `on_hand` needs If-Match"
+);
+problem_response!(
+    Gone,
+    "`cursor-expired`: the events after the cursor are not kept; read `/export`, and go on from its `X-Events-Cursor`"
+);
+problem_response!(
+    WebhookConflict,
+    "`too-many-webhooks`; `cursor-expired`: the next events of the webhook are not kept any more"
 );
 problem_response!(Unavailable, "`not-ready`");
 problem_response!(
@@ -320,6 +334,14 @@ pub(super) struct SkuPath {
 #[expect(dead_code, reason = "only describes")]
 pub(super) struct OperationPath {
     /// The id of the operation.
+    id: String,
+}
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes")]
+pub(super) struct WebhookPath {
+    /// The id of the webhook.
     id: String,
 }
 

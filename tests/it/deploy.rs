@@ -89,9 +89,10 @@ fn limits() -> Limits {
     config([]).limits
 }
 
-/// The value of a directive that nginx's configuration has exactly once.
+/// The value of a directive that nginx's configuration has exactly once outside of its locations.
 fn directive(name: &str) -> &'static str {
-    let code = NGINX.lines().map(str::trim);
+    let is_outside = |line: &&str| !line.starts_with("            ");
+    let code = NGINX.lines().filter(is_outside).map(str::trim);
     let values = code.filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let values: Vec<_> = values.collect();
     let [value] = values[..] else {

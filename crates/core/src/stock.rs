@@ -7,6 +7,7 @@ mod audit;
 mod change;
 mod deduction;
 mod error;
+mod event;
 mod fence;
 mod hold;
 mod idempotency;
@@ -23,6 +24,7 @@ pub use audit::Audit;
 pub use change::{Adjustment, LevelChange, Precondition, Reversal, Scope};
 pub use deduction::{Deducted, Deduction, OperationId};
 pub use error::{RefusedLine, StockError};
+pub use event::{Crossing, Event, EventCursor, EventPage};
 pub use fence::Fence;
 pub use hold::{
     Ending, HoldCursor, HoldEnd, HoldFilter, Holding, How, Late, NEVER, OpenHold, Resolved, state,

@@ -16,7 +16,8 @@ mod sql;
 pub use all_audits::AllAudits;
 pub use counter::{RedisCounters, RedisOptions};
 pub use sql::{
-    ApiKeys, Checkpoints, KeyList, LedgerQueries, OTHER_CONNECTIONS, OperationQueries, Store,
+    ApiKeys, Checkpoints, Feed, KeyList, LedgerQueries, OTHER_CONNECTIONS, OperationQueries, Store,
+    Webhook, Webhooks,
 };
 pub use sql::{connect, migrate, migrate_with};
 

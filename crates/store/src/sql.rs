@@ -25,6 +25,7 @@ mod checkpoints;
 mod conditional_write;
 mod dialect;
 mod errors;
+mod feed;
 mod flows;
 mod holds;
 mod ledger_pages;
@@ -41,6 +42,7 @@ mod snapshot;
 mod sqlite;
 mod statement;
 mod statements;
+mod webhooks;
 mod write;
 
 pub use api_keys::{ApiKeys, KeyList};
@@ -48,11 +50,14 @@ pub use checkpoints::Checkpoints;
 use checkpoints::Rounds;
 use dialect::Dialect;
 use errors::{is_stale, unavailable};
+use feed::Changed;
+pub use feed::Feed;
 use mysql::MySqlServer;
 pub use operations::OperationQueries;
 use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;
+pub use webhooks::{Webhook, Webhooks};
 
 /// How many statements of a read may each take as long as the server allows.
 const READ: u32 = 1;
@@ -112,7 +117,9 @@ pub trait LedgerQueries: OperationStore {
 
 /// All that a SQL database does for stock and ledger.
 #[async_trait]
-pub trait Store: DeductionStore + LedgerQueries + OperationQueries + Checkpoints + ApiKeys {
+pub trait Store:
+    DeductionStore + LedgerQueries + OperationQueries + Checkpoints + ApiKeys + Feed + Webhooks
+{
     /// The identity of this ledger, created with its schema.
     async fn ledger_id(&self) -> Result<String>;
 }
@@ -130,6 +137,8 @@ pub(crate) struct SqlStore<D: Dialect> {
     probe: Pool<D>,
     /// For the background task that writes checkpoints.
     rounds: Mutex<Rounds>,
+    /// For the background task that publishes events.
+    changed: Changed,
     health: Arc<ServerHealth>,
 }
 
@@ -186,6 +195,7 @@ fn store<D: Dialect>(
         ledger_readers: Pool::new(reader.clone(), LEDGER_READERS, &health),
         probe: Pool::new(reader, 1, &health),
         rounds: Mutex::default(),
+        changed: Changed::default(),
         health,
     })
 }

@@ -5,9 +5,8 @@ use async_trait::async_trait;
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::before_commit;
 use super::rows::rows;
-use super::statement::{Statement, Value, values};
+use super::statement::values;
 use crate::Result;
 use stocklock_core::access::{ApiKey, RateLimit, Scope, SecretHash};
 use stocklock_core::stock::Caller;
@@ -76,25 +75,14 @@ impl<D: Dialect> ApiKeys for SqlStore<D> {
             key.created_at,
             key.expires_at,
         ];
-        self.change_keys(&D::texts().insert_api_key, &columns).await
+        let inserted = self.change_rows(&D::texts().insert_api_key, &columns);
+        inserted.await.map(drop)
     }
 
     async fn revoke_api_key(&self, id: &str) -> Result<()> {
-        self.change_keys(&D::texts().revoke_api_key, &values![id])
-            .await
-    }
-}
-
-impl<D: Dialect> SqlStore<D> {
-    async fn change_keys(&self, statement: &Statement, values: &[Value<'_>]) -> Result<()> {
-        self.write(async {
-            let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
-            let changed = tx.execute(statement, values).await;
-            changed.map_err(before_commit)?;
-            tx.commit().await?;
-            Ok(())
-        })
-        .await
+        let columns = values![id];
+        let revoked = self.change_rows(&D::texts().revoke_api_key, &columns);
+        revoked.await.map(drop)
     }
 }
 

@@ -87,6 +87,7 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
         let written = self
             .write(D::write(Session::Fresh(connection), &write))
             .await;
+        self.changed.remember(levels(plan));
         Ok(match written.map_err(|error| error.expiring(expiry))? {
             Written::Levels(levels) => Some(available(plan, &levels)),
             Written::Duplicate => None,
@@ -100,6 +101,11 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
         })
         .await
     }
+}
+
+/// The levels that the plan changes.
+fn levels<'a>(plan: &Plan<'a>) -> impl Iterator<Item = (&'a Sku, &'a Warehouse)> {
+    plan.levels.iter().map(|level| (level.sku, level.warehouse))
 }
 
 /// The units that are available in each level of the plan; `None` if it was left out.
@@ -252,6 +258,7 @@ impl<D: Dialect> SqlStore<D> {
         if plan.movements.is_empty() {
             return Ok(BatchAttempt::Answered(plan.without_movements()));
         }
+        self.changed.remember(levels(&plan));
         let sku = &batch[0].first().sku;
         // Only of those that are to be recorded: a key of another one is in the ledger, and not in flight.
         let movements = plan.movements.iter().map(|movement| movement.operation);

@@ -80,6 +80,8 @@ impl<D: Dialect> Checkpoints for SqlStore<D> {
                 let levels = &D::texts().checkpoint_levels;
                 self.select(&self.ledger_readers, levels, &page).await?
             };
+            let levels = page.iter().map(|level| (&level.sku, &level.warehouse));
+            self.remember_unpublished(levels).await?;
             let is_last = page.len() < usize::from(LEVELS);
             rounds.after = match page.last() {
                 Some(last) if !is_last => (last.sku.to_string(), last.warehouse.to_string()),

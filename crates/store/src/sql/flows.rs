@@ -163,8 +163,11 @@ impl<D: Dialect> SqlStore<D> {
         let mut connections = self.writers.for_row(sku);
         loop {
             let connection = connections.acquire().await?;
-            let written = self.write(D::conditional_write(connection, &mut write));
-            match written.await {
+            let written = self
+                .write(D::conditional_write(connection, &mut write))
+                .await;
+            self.changed.remember(operation.levels());
+            match written {
                 Err(error) if connections.again(&error) => {}
                 written => {
                     let written = self.find_keys_in_flight(written, sku, [operation]).await;

@@ -21,8 +21,9 @@
 --   no_table                Follows the columns of a query that reads no table.
 --   use_index               Follows the table of a query that must use $index, if the optimizer would read more rows.
 --   connection_limits       The settings that limit the connections of the user, and how many each allows.
---   wanted                  A table of the arrays in the JSON array $1: a text, another text, and the bytes of which
---                           the first text has the hexadecimal digits.
+--   wanted                  A table of the arrays in the JSON array $1: a text, another text, a number, and the bytes
+--                           of which the first text has the hexadecimal digits.
+--   set_version             Follows an insert into `published`: a row that exists gets the new version.
 --   wanted_lines            The same of arrays that are lines of holds: the bytes of the operation id; number, end in
 --                           milliseconds since 1970, SKU, warehouse, units, reference.
 
@@ -169,3 +170,39 @@ SELECT s.version, m.received, m.sold, m.held
 -- api_keys
 SELECT id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at, revoked_at
     FROM api_key ORDER BY created_at, id
+
+-- feed_state: the number of the last row of the feed, and whether `published` has the levels of the start
+SELECT seq, filled FROM feed_state
+
+-- feed_state_locked: by one publisher at a time
+{feed_state} {lock_rows}
+
+-- feed_page (seq, limit), planned each time: the rows from a number on, beside the state at the same moment
+SELECT feed_state.seq AS end_seq, filled, rows_from.seq AS seq, sku, warehouse, first_version, last_version
+    FROM feed_state LEFT JOIN (
+        SELECT seq, sku, warehouse, first_version, last_version FROM feed WHERE seq >= $1 ORDER BY seq LIMIT $2
+    ) AS rows_from ON 1 = 1 ORDER BY rows_from.seq
+
+-- with_versions (list), planned each time
+{movements} {wanted} JOIN movement {use_index movement_in_order} ON movement.sku = wanted.text_1
+    AND movement.warehouse = wanted.text_2 AND movement.level_version = wanted.number
+
+-- changed_levels, a part: those of a list that have changed since they were published
+FROM {wanted} {join stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
+    LEFT JOIN published ON published.sku = stock.sku AND published.warehouse = stock.warehouse
+    WHERE stock.version > coalesce(published.version, 0)
+
+-- unpublished (list), planned each time
+SELECT stock.sku, stock.warehouse {changed_levels}
+
+-- last_filled: where the first look through the levels goes on
+SELECT sku, warehouse FROM published ORDER BY sku DESC, warehouse DESC LIMIT 1
+
+-- last_old (time, limit): the last of the oldest rows of the feed that is older than so many milliseconds
+SELECT max(seq) FROM (SELECT seq, published_at FROM feed ORDER BY seq LIMIT $2) AS oldest
+    WHERE published_at < {now} - $1
+
+-- webhooks
+SELECT id, url, secret, old_secret, old_until, types, low_at, revision, position, batch_end, created_at, failing_since,
+        problem, disabled_at, cast({now} AS {integer}) AS now
+    FROM webhook ORDER BY created_at, id

@@ -271,6 +271,7 @@ impl MigrationServer for SqliteFile {
             1 "initial" "sqlite/0001_initial.sql",
             3 "holds" "sqlite/0003_holds.sql",
             4 "keys" "sqlite/0004_keys.sql",
+            5 "events" "sqlite/0005_events.sql",
         )
     }
 

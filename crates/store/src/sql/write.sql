@@ -55,6 +55,52 @@ INSERT INTO api_key (id, name, caller, secret_hash, scopes, rate, burst, created
 -- revoke_api_key (id): a key that is revoked already keeps its time
 UPDATE api_key SET revoked_at = cast({now} AS {integer}) WHERE id = $1 AND revoked_at IS NULL
 
+-- publish (list, seq), planned each time: gives the changed levels of the list the numbers after `seq`
+INSERT INTO feed (seq, sku, warehouse, first_version, last_version, published_at)
+    SELECT $2 + row_number() OVER (ORDER BY stock.sku, stock.warehouse), stock.sku, stock.warehouse,
+        coalesce(published.version, 0) + 1, stock.version, cast({now} AS {integer})
+    {changed_levels}
+
+-- set_published (seq): what has just got numbers after `seq`
+INSERT INTO published (sku, warehouse, version) SELECT sku, warehouse, last_version FROM feed WHERE seq > $1
+    {set_version}
+
+-- set_feed_state (seq)
+UPDATE feed_state SET seq = $1
+
+-- set_filled
+UPDATE feed_state SET filled = 1
+
+-- fill_published (sku, warehouse, limit): the next levels as they are, so that only later changes are published
+INSERT INTO published (sku, warehouse, version) SELECT sku, warehouse, version FROM stock
+    WHERE sku >= $1 AND (sku > $1 OR warehouse > $2) ORDER BY sku, warehouse LIMIT $3
+
+-- trim_feed (seq)
+DELETE FROM feed WHERE seq <= $1
+
+-- insert_webhook (id, url, secret, types, limit, cursor)
+INSERT INTO webhook (id, url, secret, types, low_at, revision, position, created_at)
+    VALUES ($1, $2, $3, $4, $5, 1, $6, cast({now} AS {integer}))
+
+-- change_webhook (id, revision, url, secret, old secret, time, types, limit, 1 or 0): unless another request was
+-- faster; the time says how long the old secret is used, 1 disables
+UPDATE webhook SET url = $3, secret = $4, old_secret = $5, old_until = cast({now} AS {integer}) + $6, types = $7,
+        low_at = $8, disabled_at = CASE WHEN $9 = 1 THEN coalesce(disabled_at, cast({now} AS {integer})) END,
+        failing_since = NULL, problem = NULL, revision = revision + 1
+    WHERE id = $1 AND revision = $2
+
+-- move_webhook (id, revision, cursor, cursor, cursor): to a position and the end of a batch, unless it has moved
+UPDATE webhook SET position = $4, batch_end = $5, failing_since = NULL, problem = NULL
+    WHERE id = $1 AND revision = $2 AND position = $3
+
+-- fail_webhook (id, revision, text, time, 1 or 0): disabled if it has failed for so long, or is gone
+UPDATE webhook SET problem = $3, failing_since = coalesce(failing_since, cast({now} AS {integer})),
+        disabled_at = CASE WHEN $5 = 1 OR failing_since < {now} - $4 THEN cast({now} AS {integer}) END
+    WHERE id = $1 AND revision = $2 AND disabled_at IS NULL
+
+-- delete_webhook (id)
+DELETE FROM webhook WHERE id = $1
+
 -- insert_holds (lines)
 INSERT INTO hold (operation_id, line, sku, warehouse, units, expires_at, reference)
     SELECT operation_id, line, sku, warehouse, units, ends_at, reference FROM {wanted_lines}

@@ -131,6 +131,7 @@ impl MigrationServer for MySqlServer {
             2 "write" "mysql/0002_write.sql",
             3 "holds" "mysql/0003_holds.sql",
             4 "keys" "mysql/0004_keys.sql",
+            5 "events" "mysql/0005_events.sql",
         )
     }
 

@@ -59,10 +59,14 @@ SELECT 'max_connections', cast(@@max_connections AS signed) FROM dual WHERE @@ma
 -- wanted: with the collation of the columns; MariaDB reads the first comment, MySQL the second
 (SELECT text_1 COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */ AS text_1,
             text_2 COLLATE /*M! utf8mb4_nopad_bin */ /*!80017 utf8mb4_0900_bin */ AS text_2,
-            unhex(text_1) AS bytes
+            number, unhex(text_1) AS bytes
         FROM json_table($1, '$[*]' COLUMNS (
             text_1 varchar(64) CHARACTER SET utf8mb4 PATH '$[0]',
-            text_2 varchar(255) CHARACTER SET utf8mb4 PATH '$[1]')) AS list) AS wanted
+            text_2 varchar(255) CHARACTER SET utf8mb4 PATH '$[1]',
+            number bigint PATH '$[2]')) AS list) AS wanted
+
+-- set_version
+ON DUPLICATE KEY UPDATE version = values(version)
 
 -- wanted_lines
 (SELECT unhex(id) AS operation_id, line, ends_at, sku, warehouse, units, reference

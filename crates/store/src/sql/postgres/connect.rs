@@ -129,6 +129,7 @@ impl MigrationServer for PostgresServer {
             1 "initial" "postgres/0001_initial.sql",
             3 "holds" "postgres/0003_holds.sql",
             4 "keys" "postgres/0004_keys.sql",
+            5 "events" "postgres/0005_events.sql",
         )
     }
 

@@ -59,8 +59,11 @@ SELECT limits.name, limits.connections
     WHERE rolname = session_user AND datname = current_database() AND limits.connections >= 0
 
 -- wanted
-(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 0)::uuid AS bytes
+(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, (value ->> 2)::bigint AS number, (value ->> 0)::uuid AS bytes
         FROM json_array_elements($1::json)) AS wanted
+
+-- set_version
+ON CONFLICT (sku, warehouse) DO UPDATE SET version = excluded.version
 
 -- wanted_lines
 (SELECT (value ->> 0)::uuid AS operation_id, (value ->> 1)::smallint AS line, (value ->> 2)::bigint AS ends_at,

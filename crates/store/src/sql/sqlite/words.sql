@@ -46,7 +46,11 @@ INDEXED BY $index
 -- connection_limits
 
 -- wanted
-(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, unhex(value ->> 0) AS bytes FROM json_each($1)) AS wanted
+(SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, value ->> 2 AS number, unhex(value ->> 0) AS bytes
+        FROM json_each($1)) AS wanted
+
+-- set_version: follows the insert of `published`
+ON CONFLICT (sku, warehouse) DO UPDATE SET version = excluded.version
 
 -- wanted_lines
 (SELECT unhex(value ->> 0) AS operation_id, value ->> 1 AS line, value ->> 2 AS ends_at, value ->> 3 AS sku,

@@ -1,0 +1,85 @@
+//! Publishes the changes of this replica as events. Publishers of several replicas take turns. What a replica has
+//! changed and not published before its end is found by another one when that writes checkpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::supervise::supervise;
+use crate::events::Followers;
+use crate::http::Api;
+use stocklock_core::ports::StoreError;
+
+/// The pause between two rounds.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The pause before old events are deleted again.
+const TRIM_PAUSE: Duration = Duration::from_mins(1);
+
+/// Publishes until `stop` is cancelled, and what is left then.
+pub(super) async fn run(api: Arc<Api>, stop: CancellationToken) {
+    let start = || publish(Arc::clone(&api), stop.clone());
+    supervise("the publisher of events", &stop, start).await;
+}
+
+async fn publish(api: Arc<Api>, stop: CancellationToken) {
+    let Some(followers) = &api.followers else {
+        return stop.cancelled().await;
+    };
+    let mut publisher = Publisher {
+        api: &api,
+        followers,
+        has_filled: false,
+        trim_at: Instant::now(),
+    };
+    let mut failed = false;
+    loop {
+        let is_last = tokio::select! {
+            () = sleep(PAUSE) => false,
+            () = stop.cancelled() => true,
+        };
+        match publisher.round().await {
+            Ok(()) => failed = false,
+            Err(error) if !failed => {
+                tracing::warn!(%error, "events cannot be published; they will be later");
+                failed = true;
+            }
+            Err(error) => tracing::debug!(%error, "events cannot be published"),
+        }
+        if is_last {
+            return;
+        }
+    }
+}
+
+struct Publisher<'a> {
+    api: &'a Api,
+    followers: &'a Followers,
+    has_filled: bool,
+    trim_at: Instant,
+}
+
+impl Publisher<'_> {
+    async fn round(&mut self) -> Result<(), StoreError> {
+        let store = &self.api.store;
+        while !self.has_filled {
+            self.has_filled = store.fill_published().await?;
+        }
+        let mut last = store.publish().await?;
+        if last.is_none() && self.followers.is_awaited() {
+            // Another replica may have published.
+            last = Some(store.last_published().await?);
+        }
+        if let Some(last) = last {
+            self.followers.advance(last);
+        }
+        if Instant::now() >= self.trim_at {
+            self.trim_at = Instant::now() + TRIM_PAUSE;
+            let retention = self.api.config.events.events_retention_days;
+            store.trim_feed(retention).await?;
+        }
+        Ok(())
+    }
+}
