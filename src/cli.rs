@@ -1,4 +1,4 @@
-//! The commands: `stocklock serve | lab | race | failures | migrate | audit | keys | openapi`.
+//! The commands: `stocklock serve | lab | race | failures | migrate | audit | keys | ping | openapi`.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches as _, Parser, Subcommand};
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -13,13 +14,15 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 mod audit;
 mod inherit;
 mod keys;
+mod ping;
 mod race;
 mod replica;
 mod serve;
 mod servers;
 
 use self::inherit::Inherited;
-use crate::config::{self, Config, DatabaseConfig, LogConfig, LogFormat};
+use crate::config::{self, Addresses, Config, DatabaseConfig, LogConfig, LogFormat};
+use crate::telemetry::Traces;
 use crate::{http, store, telemetry};
 use stocklock_failures::FailuresArgs;
 
@@ -69,6 +72,8 @@ pub enum Command {
     Audit(audit::AuditArgs),
     /// Create, list and revoke API keys
     Keys(keys::KeysArgs),
+    /// Check that the replica on this machine is ready: exit code 1 if it is not
+    Ping(Addresses),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -218,6 +223,7 @@ impl Cli {
             }
             Command::Audit(args) => audit::audit(args).await,
             Command::Keys(args) => keys::keys(args).await,
+            Command::Ping(addresses) => ping::ping(&addresses).await,
             Command::Openapi { lab } => print_output(&format!("{:#}\n", http::document(lab))),
         }
     }
@@ -225,6 +231,11 @@ impl Cli {
 
 /// Logs to stderr, filtered by level and module.
 fn start_logging(log: &LogConfig) -> Result<(), Failure> {
+    start_telemetry(log, None)
+}
+
+/// The same, and collects traces.
+fn start_telemetry(log: &LogConfig, traces: Option<Traces>) -> Result<(), Failure> {
     let filter: Targets = log
         .filter
         .parse()
@@ -232,12 +243,15 @@ fn start_logging(log: &LogConfig) -> Result<(), Failure> {
     let logging = tracing_subscriber::fmt::layer()
         .with_writer(telemetry::writer)
         .with_ansi(io::stderr().is_terminal());
-    let logs = tracing_subscriber::registry().with(filter);
-    match log.format {
-        LogFormat::Text => logs.with(logging).try_init(),
-        LogFormat::Json => logs.with(logging.json()).try_init(),
-    }
-    .map_err(|error| Failure::Setting(error.to_string()))?;
+    let logging = match log.format {
+        LogFormat::Text => logging.boxed(),
+        LogFormat::Json => logging.json().boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(logging.with_filter(filter))
+        .with(traces.map(Traces::layer))
+        .try_init()
+        .map_err(|error| Failure::Setting(error.to_string()))?;
     telemetry::log_panics();
     Ok(())
 }

@@ -62,7 +62,27 @@ impl Default for Metrics {
             "Log lines that were not written, because the reader of stderr is gone or does not read",
             telemetry::dropped_lines(),
         );
+        registry.register(
+            "trace_spans_dropped",
+            "Spans that were not sent, because the collector of traces is away or too slow",
+            telemetry::dropped_spans(),
+        );
+        let responses = counters(&mut registry, "http_responses", "HTTP responses by status");
+        let counter_asks = counters(
+            &mut registry,
+            "counter_asks",
+            "What the counters in Redis answered to deductions: admitted, refused, loaded first, no \
+             connection free (busy), contended, or unavailable",
+        );
+        // What alerts look at begins at zero: Prometheus sees no increase in a counter that appears with its
+        // first event.
+        for status in [500, 503, 504] {
+            let _ = responses.get_or_create(&[("status", status)]);
+        }
+        let _ = counter_asks.get_or_create(&[("answer", "unavailable")]);
         Self {
+            responses,
+            counter_asks,
             deductions: counters(
                 &mut registry,
                 "stock_deductions",
@@ -72,13 +92,6 @@ impl Default for Metrics {
                 &mut registry,
                 "stock_deduct",
                 "Time from the arrival of a deduction to its answer",
-            ),
-            responses: counters(&mut registry, "http_responses", "HTTP responses by status"),
-            counter_asks: counters(
-                &mut registry,
-                "counter_asks",
-                "What the counters in Redis answered to deductions: admitted, refused, loaded first, no \
-                 connection free (busy), contended, or unavailable",
             ),
             writes_refused: counters(
                 &mut registry,
