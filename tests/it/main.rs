@@ -20,6 +20,7 @@ macro_rules! full {
 }
 
 mod abandoned_transaction;
+mod admin;
 mod audits;
 mod bad_input;
 mod browsers;
@@ -32,6 +33,7 @@ mod deduct_batch;
 mod deploy;
 mod distant_race;
 mod drain;
+mod examples;
 mod failures;
 mod fairness;
 mod faults;
@@ -40,6 +42,7 @@ mod full {
     mod load;
 }
 mod headers;
+mod helm;
 mod holds;
 mod idempotency;
 mod keys;
@@ -52,6 +55,7 @@ mod lock_crate;
 mod lock_race;
 mod lock_settings;
 mod logging;
+mod monitoring;
 mod old_release;
 mod openapi;
 mod operations;
@@ -69,4 +73,5 @@ mod support;
 mod tidy;
 mod tidy_loops;
 mod tls;
+mod traces;
 mod upgrade_under_load;
