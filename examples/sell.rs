@@ -27,6 +27,7 @@ struct Order {
     quantity: u32,
     /// The `Idempotency-Key`.
     key: String,
+    api_key: String,
 }
 
 impl Order {
@@ -59,9 +60,8 @@ impl Order {
     async fn try_once(&self, client: &Client) -> reqwest::Result<(u16, Duration, Value)> {
         let body = json!({"sku": self.sku, "quantity": self.quantity, "reference": self.key});
         let request = client.post(format!("{}/stock/deduct", self.url));
-        let api_key = env::var("STOCKLOCK_KEY").unwrap_or_default();
         let request = request
-            .bearer_auth(api_key)
+            .bearer_auth(&self.api_key)
             .header("Idempotency-Key", &self.key);
         let response: Response = request.json(&body).send().await?;
         let status = response.status().as_u16();
@@ -84,11 +84,17 @@ async fn main() -> Result<ExitCode, String> {
     let [url, sku, quantity, key] = &words[..] else {
         return Err("usage: sell URL SKU QUANTITY ORDER".to_owned());
     };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a program of its own, without the module `config`"
+    )]
+    let api_key = env::var("STOCKLOCK_KEY");
     let order = Order {
         url: url.clone(),
         sku: sku.clone(),
         quantity: quantity.parse().map_err(|_| "QUANTITY is no number")?,
         key: key.clone(),
+        api_key: api_key.unwrap_or_default(),
     };
     // The client must not repeat by itself what this program repeats.
     let client = Client::builder()

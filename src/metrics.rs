@@ -43,6 +43,7 @@ type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 pub struct Metrics {
     registry: Registry,
     deductions: Counters<Labels<2>>,
+    operations: Counters<Labels<2>>,
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
     counter_asks: Counters<Labels<1>>,
@@ -88,6 +89,11 @@ impl Default for Metrics {
                 "stock_deductions",
                 "Deductions by strategy and outcome",
             ),
+            operations: counters(
+                &mut registry,
+                "stock_operations",
+                "Operations that are no deductions of one line, by kind and outcome",
+            ),
             deduct_seconds: seconds(
                 &mut registry,
                 "stock_deduct",
@@ -132,6 +138,11 @@ impl DeductionMetrics for Metrics {
         let labels = [("strategy", strategy), ("outcome", outcome)];
         self.deductions.get_or_create(&labels).inc();
         observe(&self.deduct_seconds, &[("strategy", strategy)], elapsed);
+    }
+
+    fn operation(&self, kind: &'static str, outcome: &'static str) {
+        let labels = [("kind", kind), ("outcome", outcome)];
+        self.operations.get_or_create(&labels).inc();
     }
 
     fn write_refused(&self, strategy: &'static str, reason: &'static str) {

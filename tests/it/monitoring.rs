@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use regex::Regex;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::deploy::{program, run};
+use crate::faults::KEY;
 use crate::support::app::{TestApp, send};
 use crate::support::lock_services::LockServices;
 use crate::support::services::Backend::Postgres;
@@ -85,7 +87,7 @@ fn expressions_of_the_dashboard_are_valid() {
     ]);
 }
 
-/// Every metric, and every label of it, which alerts and dashboard name.
+/// Every metric, and every label of it, which alerts and dashboard name; also its value, where they name one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_has_every_metric_of_alerts_and_dashboard() {
     let services = LockServices::fresh().await;
@@ -96,46 +98,47 @@ async fn replica_has_every_metric_of_alerts_and_dashboard() {
             .await
             .ok();
     }
+    let hold = json!({"lines": [{"sku": "tea"}]});
+    let hold = app.request(0, Method::POST, "/holds").json(&hold);
+    assert_eq!(send(hold.header(KEY, "cart-1")).await.status, 201);
     app.get_json("/stock/tea?cached=true").await;
     app.get_json("/stock/tea/audit").await;
     let metrics = app.get("/metrics").await.text().to_owned();
 
     let selector = Regex::new(r"([a-z_]+)\{([^}]*)\}").expect("a pattern");
-    let label = Regex::new(r#"([a-z]+)=~?""#).expect("a pattern");
+    let condition = Regex::new(r#"([a-z]+="[a-z0-9]+")|([a-z]+=)~""#).expect("a pattern");
     let grouping = Regex::new(r"by \(([a-z, ]+)\)").expect("a pattern");
-    let expressions = [alerts(), dashboard()].concat();
-    for expression in &expressions {
-        let metric = |name: &&str| !matches!(*name, "up");
-        let selectors: Vec<_> = selector.captures_iter(expression).collect();
-        assert!(!selectors.is_empty(), "{expression}");
-        let names = selectors
-            .iter()
-            .map(|found| found.get(1).expect("a name").as_str());
-        for name in names.filter(metric) {
+    for expression in [alerts(), dashboard()].concat() {
+        let grouped: Vec<_> = grouping
+            .captures_iter(&expression)
+            .flat_map(|found| found.extract::<1>().1[0].split(", "))
+            .map(|label| format!("{label}="))
+            .collect();
+        let mut selectors = 0;
+        for (_, [name, matchers]) in selector.captures_iter(&expression).map(|one| one.extract()) {
+            selectors += 1;
+            // Prometheus makes it.
+            if name == "up" {
+                continue;
+            }
             let samples = metrics.lines().filter(|line| {
-                let rest = line.strip_prefix(name);
-                rest.is_some_and(|rest| rest.starts_with([' ', '{']))
+                let labels = line.strip_prefix(name);
+                labels.is_some_and(|labels| labels.starts_with([' ', '{']))
             });
             let samples: Vec<_> = samples.collect();
             assert!(!samples.is_empty(), "no {name} for {expression}");
-            let grouped = grouping
-                .captures_iter(expression)
-                .flat_map(|found| found.get(1).expect("labels").as_str().split(", "));
-            let selected = selectors
-                .iter()
-                .flat_map(|found| label.captures_iter(found.get(2).expect("labels").as_str()));
-            let selected = selected.map(|found| found.get(1).expect("a label").as_str());
+            let matched = condition
+                .captures_iter(matchers)
+                .map(|one| one.extract::<1>().1[0]);
+            let labels = matched.chain(grouped.iter().map(String::as_str));
             // Prometheus adds these two.
-            let labels = grouped
-                .chain(selected)
-                .filter(|name| !matches!(*name, "job" | "instance"));
-            for label in labels {
-                let has = format!("{label}=\"");
-                assert!(
-                    samples.iter().any(|line| line.contains(&has)),
-                    "no {label}: {expression}"
-                );
+            for label in
+                labels.filter(|one| !one.starts_with("job=") && !one.starts_with("instance="))
+            {
+                let has = samples.iter().any(|line| line.contains(label));
+                assert!(has, "no {label} for {expression}");
             }
         }
+        assert!(selectors > 0, "{expression}");
     }
 }
