@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, KeyRing};
-use crate::config::{Auth, Config, DatabaseConfig, Limits, Mode};
+use crate::config::{ADMIN_CONNECTIONS, Auth, Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
 use crate::http::{Api, BodyBudget, Readiness, probes, routes, service};
 use crate::level_cache::LevelCache;
@@ -187,9 +187,6 @@ impl Replica {
         }
     }
 }
-
-/// The maximum number of connections at `ADMIN_LISTEN`.
-const ADMIN_CONNECTIONS: u32 = 64;
 
 /// Why `redis-watch` cannot be used with a cluster.
 const WATCH_ON_CLUSTER: &str = "it needs one Redis or Sentinels, because a cluster has no connection for WATCH alone: use redis-lua";

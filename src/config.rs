@@ -175,9 +175,14 @@ const AFTER_THE_WAIT: Duration = LAST_MOMENT.saturating_mul(2);
 /// The maximum number of masters in `REDLOCK_URLS`.
 pub(crate) const MASTERS_MAX: u32 = 9;
 
-/// Connections of a replica that no setting counts: those to the database, six for locks in it, two
-/// for locks in Redis, two for counters in Redis, one for `ZooKeeper`, one for each master of `RedLock`.
-pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 11 + MASTERS_MAX;
+/// The maximum number of connections at `ADMIN_LISTEN`.
+pub(crate) const ADMIN_CONNECTIONS: u32 = 64;
+
+/// Connections of a replica that no setting counts: those at `ADMIN_LISTEN`, those to the database, six for
+/// locks in it, two for locks in Redis, two for counters in Redis, one for `ZooKeeper`, one for each master of
+/// `RedLock`.
+pub(crate) const UNCOUNTED_CONNECTIONS: u32 =
+    ADMIN_CONNECTIONS + OTHER_CONNECTIONS + 11 + MASTERS_MAX;
 
 impl Config {
     /// The configured servers, which decide the strategies that can be used.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the tests need besides servers. In a virtual environment in the target directory:
-# the packages of requirements.txt (schemathesis, selenium, axe-core, Helm and its checks), and cargo-nextest, unless it is
-# installed already. From the system's packages: Chromium with its driver. selenium is given both programs,
-# so it never downloads a browser. Does nothing if all are installed.
+# Installs what the tests need besides servers. In a virtual environment in the target directory: the packages
+# of requirements.txt (schemathesis, selenium, axe-core, Helm and a validator for Kubernetes), and
+# cargo-nextest, unless it is installed already. From the system's packages: Chromium with its driver. selenium
+# is given both programs, so it never downloads a browser. Does nothing if all are installed.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."

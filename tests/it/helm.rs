@@ -46,6 +46,8 @@ async fn chart_agrees_with_the_settings_and_the_drain() {
 
     let pod = &one(&resources, "Deployment")["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
+    let image = concat!("stocklock:", env!("CARGO_PKG_VERSION"));
+    assert_eq!(container["image"], image);
     let environment = container["env"].as_array().expect("an environment");
     let settings = settings();
     let flags = environment.iter().map(|variable| {
