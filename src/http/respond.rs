@@ -34,7 +34,7 @@ use tower_http::request_id::{
 };
 use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
-use tracing::{Instrument as _, Span, field};
+use tracing::{Instrument as _, Level, Span, field};
 use uuid::Uuid;
 
 use super::headers::IDEMPOTENCY_KEY;
@@ -141,13 +141,23 @@ impl Answering {
     }
 }
 
-/// The span of a request: in the trace of the caller, if it sent a `traceparent`.
+/// The span of a request: in the trace of the caller, if it sent a `traceparent`. None if the caller does not
+/// want its trace, or nothing collects it.
 fn span(request: &Request, id: &str) -> Span {
+    if !tracing::enabled!(target: TARGET, Level::TRACE) {
+        return Span::none();
+    }
     let traceparent = request.headers().get("traceparent");
+    let traceparent = traceparent.and_then(|value| value.to_str().ok());
+    // `00-<trace>-<span>-<flags>` (W3C Trace Context).
+    let flags = traceparent.and_then(|text| u8::from_str_radix(text.get(53..55)?, 16).ok());
+    if flags.is_some_and(|flags| flags & 1 == 0) {
+        return Span::none();
+    }
     tracing::trace_span!(
         target: TARGET,
         "HTTP",
-        traceparent = traceparent.and_then(|value| value.to_str().ok()),
+        traceparent,
         "http.request.method" = request.method().as_str(),
         "url.path" = request.uri().path(),
         "http.response.status_code" = field::Empty,

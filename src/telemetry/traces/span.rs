@@ -20,8 +20,6 @@ struct Span {
     trace: u128,
     id: u64,
     parent: Option<u64>,
-    /// Whether the caller wants its trace.
-    is_sampled: bool,
     start: u64,
     /// When it was left last.
     end: Option<u64>,
@@ -38,7 +36,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
             trace: random.as_u128(),
             id: random.as_u64_pair().1,
             parent: None,
-            is_sampled: true,
             start: now(),
             end: None,
             attributes: Vec::new(),
@@ -48,7 +45,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
             && let Some(parent) = parent.extensions().get::<Span>()
         {
             (span.trace, span.parent) = (parent.trace, Some(parent.id));
-            span.is_sampled = parent.is_sampled;
         }
         values.record(&mut span);
         new.extensions_mut().insert(span);
@@ -91,12 +87,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
         let Some(span) = closed.extensions_mut().remove::<Span>() else {
             return;
         };
-        if span.is_sampled
-            && self
-                .finished
-                .try_send(span.finished(closed.name()))
-                .is_err()
-        {
+        let finished = span.finished(closed.name());
+        if self.finished.try_send(finished).is_err() {
             DROPPED.inc();
         }
     }
@@ -136,8 +128,7 @@ impl Span {
         }
         let trace = u128::from_str_radix(trace, 16).ok().filter(|id| *id != 0)?;
         let parent = u64::from_str_radix(parent, 16).ok().filter(|id| *id != 0)?;
-        let flags = u8::from_str_radix(flags, 16).ok()?;
-        (self.trace, self.parent, self.is_sampled) = (trace, Some(parent), flags & 1 == 1);
+        (self.trace, self.parent) = (trace, Some(parent));
         Some(())
     }
 }

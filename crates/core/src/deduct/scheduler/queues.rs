@@ -16,7 +16,7 @@ use tracing::Span;
 
 use crate::ports::BatchAnswer;
 use crate::stock::{Change, Operation, Sku, Warehouse};
-use crate::trace::TARGET;
+use crate::trace;
 
 /// The maximum number of levels in a batch.
 const MAX_LEVELS: usize = 128;
@@ -103,7 +103,7 @@ impl Caller {
         Self {
             answer,
             since: Instant::now(),
-            span: tracing::trace_span!(target: TARGET, "queue"),
+            span: trace::queue(),
             misses: 0,
             levels: Vec::new(),
             place: 0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use deadpool::managed::Object;
 use sqlx::Connection;
 use stocklock_core::ports::Expiry;
-use stocklock_core::trace::TARGET;
+use stocklock_core::trace;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::Span;
@@ -72,8 +72,7 @@ impl<S: Server> PooledConnection<S> {
     /// The connection, to send a statement. Its answer goes to [`PooledConnection::received`].
     pub(crate) fn send(&mut self, statement: &str) -> &mut S::Connection {
         self.request = Request::Sent(Instant::now());
-        // The text has no values in it.
-        self.span = tracing::trace_span!(target: TARGET, "statement", "db.query.text" = statement);
+        self.span = trace::statement(statement);
         let connection = self.connection.as_mut();
         let (_, timed) = connection.expect("the connection is there until the drop");
         if let Some(end) = &timed.end {
