@@ -108,7 +108,7 @@ pub(crate) fn lab_sku() -> Sku {
     Sku::parse("1001").expect("a valid SKU")
 }
 
-/// Every route, and the OpenAPI document. Without those that [`probes`] serves at another address.
+/// Every route, and the OpenAPI document. Without those that [`probes()`] serves at another address.
 pub(crate) fn routes(api: &Arc<Api>) -> Router {
     let routes = documented(api.mode, &api.access, api.races.clone());
     let (routes, document) = match api.config.service.addresses.admin_listen {
