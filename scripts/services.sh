@@ -18,6 +18,8 @@ needed=(
     "Apache Curator|/usr/share/java/curator-recipes.jar /usr/share/java/bsh.jar|libcurator-recipes-java bsh"
     "nginx, and curl, which checks that it answers|nginx curl|nginx curl"
     "docker-compose, which checks docker-compose.yml|docker-compose|docker-compose"
+    "promtool, which checks the alert rules|promtool|prometheus"
+    "Node.js and TypeScript, for an example|node tsc|nodejs node-typescript"
     "Python|python3|python3 python3-venv"
     "Chromium|chromium chromedriver|chromium chromium-driver"
     "faketime, for a replica whose clock is wrong|faketime|faketime"

@@ -7,10 +7,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, KeyRing};
-use crate::config::{Auth, Config, DatabaseConfig, Limits, Mode};
+use crate::config::{ADMIN_CONNECTIONS, Auth, Config, DatabaseConfig, Limits, Mode};
 use crate::crowd::Crowd;
 use crate::events::Followers;
-use crate::http::{Api, BodyBudget, MAX_BULK, Readiness, service};
+use crate::http::{Api, BodyBudget, MAX_BULK, Readiness, probes, routes, service};
 use crate::level_cache::LevelCache;
 use crate::locks::LockServers;
 use crate::metrics::Metrics;
@@ -51,7 +51,7 @@ impl Replica {
         let metrics = Arc::new(Metrics::default());
         // Every caller has its answer by the deadline; a task that holds its lock longer hangs.
         let max_hold = 2 * limits.request_deadline_ms;
-        let replica = config.service.replica_id.clone().unwrap_or_else(replica_id);
+        let replica = config.service.name();
         let locks = LockServers::new(
             &config.database,
             &config.services,
@@ -147,7 +147,8 @@ impl Replica {
 
     /// Serves on `listener` until the token is cancelled. Then, within the drain limit, it reports
     /// itself as not ready, finishes the requests in progress, and closes the servers' connections.
-    pub async fn run(self, listener: TcpListener) {
+    /// Metrics and probes are on `admin` if `ADMIN_LISTEN` is set, until the requests are finished.
+    pub async fn run(self, listener: TcpListener, admin: Option<TcpListener>) {
         let Self { api, writes } = self;
         let limits = &api.config.limits;
         // The guard ends the task if this future is dropped.
@@ -162,8 +163,14 @@ impl Replica {
         let keys = tokio::spawn(keys::run(Arc::clone(&api), stop.clone()));
         let publisher = tokio::spawn(publisher::run(Arc::clone(&api), stop.clone()));
         let sender = tokio::spawn(sender::run(Arc::clone(&api), stop.clone()));
+        if let Some(admin) = admin {
+            let http = service(Arc::clone(&api), probes(&api));
+            let (limits, crowd) = (limits.clone(), Crowd::new(ADMIN_CONNECTIONS));
+            let stop = stop.clone();
+            tokio::spawn(async move { serve(admin, http, &limits, crowd, stop).await });
+        }
         let serve_and_drain = async {
-            let http = service(Arc::clone(&api));
+            let http = service(Arc::clone(&api), routes(&api));
             let (crowd, shutdown) = (api.crowd.clone(), api.shutdown.clone());
             serve(listener, http, limits, crowd, shutdown).await;
             if let Some(races) = &api.races {
@@ -233,13 +240,4 @@ fn open_counters(
     let counters = RedisCounters::open(&options, Arc::clone(store));
     let counters = counters.map_err(|problem| format!("REDIS_URL: {problem}"))?;
     Ok(Some(Arc::new(counters)))
-}
-
-/// Host name and process id: tells the replicas apart in headers and logs.
-fn replica_id() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.chars().filter(char::is_ascii_graphic);
-    let host: String = host.take(48).collect();
-    let host = if host.is_empty() { "replica" } else { &host };
-    format!("{host}-{}", std::process::id())
 }

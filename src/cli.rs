@@ -1,4 +1,5 @@
-//! The commands: `stocklock serve | lab | race | failures | migrate | audit | keys | import | export | openapi`.
+//! The commands: `stocklock serve | lab | race | failures | migrate | audit | keys | ping | import | export |
+//! openapi`.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -6,6 +7,7 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches as _, Parser, Subcommand};
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -14,13 +16,15 @@ mod audit;
 mod bulk;
 mod inherit;
 mod keys;
+mod ping;
 mod race;
 mod replica;
 mod serve;
 mod servers;
 
 use self::inherit::Inherited;
-use crate::config::{self, Config, DatabaseConfig, LogConfig, LogFormat};
+use crate::config::{self, Addresses, Config, DatabaseConfig, LogConfig, LogFormat};
+use crate::telemetry::Traces;
 use crate::{http, store, telemetry};
 use stocklock_failures::FailuresArgs;
 
@@ -74,6 +78,8 @@ pub enum Command {
     Import(bulk::ImportArgs),
     /// Print all levels of the service, one line of JSON for each
     Export(bulk::ExportArgs),
+    /// Check that the replica on this machine is ready: exit code 1 if it is not
+    Ping(Addresses),
     /// Print the OpenAPI document
     Openapi {
         /// Print the document of the lab instead of the production service
@@ -225,6 +231,7 @@ impl Cli {
             Command::Keys(args) => keys::keys(args).await,
             Command::Import(args) => Box::pin(bulk::import(args)).await,
             Command::Export(args) => Box::pin(bulk::export(args)).await,
+            Command::Ping(addresses) => ping::ping(&addresses).await,
             Command::Openapi { lab } => print_output(&format!("{:#}\n", http::document(lab))),
         }
     }
@@ -232,6 +239,11 @@ impl Cli {
 
 /// Logs to stderr, filtered by level and module.
 fn start_logging(log: &LogConfig) -> Result<(), Failure> {
+    start_telemetry(log, None)
+}
+
+/// The same, and collects traces.
+fn start_telemetry(log: &LogConfig, traces: Option<Traces>) -> Result<(), Failure> {
     let filter: Targets = log
         .filter
         .parse()
@@ -239,12 +251,15 @@ fn start_logging(log: &LogConfig) -> Result<(), Failure> {
     let logging = tracing_subscriber::fmt::layer()
         .with_writer(telemetry::writer)
         .with_ansi(io::stderr().is_terminal());
-    let logs = tracing_subscriber::registry().with(filter);
-    match log.format {
-        LogFormat::Text => logs.with(logging).try_init(),
-        LogFormat::Json => logs.with(logging.json()).try_init(),
-    }
-    .map_err(|error| Failure::Setting(error.to_string()))?;
+    let logging = match log.format {
+        LogFormat::Text => logging.boxed(),
+        LogFormat::Json => logging.json().boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(logging.with_filter(filter))
+        .with(traces.map(Traces::layer))
+        .try_init()
+        .map_err(|error| Failure::Setting(error.to_string()))?;
     telemetry::log_panics();
     Ok(())
 }

@@ -5,11 +5,12 @@
 //! `--help` shows a secret.
 
 use std::ffi::OsStr;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, ValueEnum};
 
+use crate::telemetry::Collector;
 use stocklock_core::plan::LAST_MOMENT;
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
@@ -62,6 +63,9 @@ pub struct Config {
     /// The log.
     #[command(flatten)]
     pub log: LogConfig,
+    /// The traces.
+    #[command(flatten)]
+    pub traces: TraceConfig,
 }
 
 /// The strategy, the address and the name of a replica.
@@ -80,13 +84,57 @@ pub struct ServiceConfig {
     #[arg(long, env, value_name = "WHO", value_enum, default_value_t = Auth::Keys)]
     pub auth: Auth,
 
-    /// Address to listen on [default: 0.0.0.0:8080; `lab`: 127.0.0.1:8080]
-    #[arg(long, env, value_name = "ADDR:PORT")]
-    pub listen: Option<SocketAddr>,
+    /// The addresses.
+    #[command(flatten)]
+    pub addresses: Addresses,
 
     /// Name of this replica in the X-Replica header [default: host name and process id]
     #[arg(long, env, value_name = "NAME", value_parser = replica_id)]
     pub replica_id: Option<String>,
+}
+
+impl ServiceConfig {
+    /// The name of the replica: by default host name and process id, which tell replicas apart in headers,
+    /// logs and traces.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = || {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let host = host.chars().filter(char::is_ascii_graphic);
+            let host: String = host.take(48).collect();
+            let host = if host.is_empty() { "replica" } else { &host };
+            format!("{host}-{}", std::process::id())
+        };
+        self.replica_id.clone().unwrap_or_else(name)
+    }
+}
+
+/// The addresses of a replica.
+#[derive(Debug, Clone, Args)]
+pub struct Addresses {
+    /// Address to listen on [default: 0.0.0.0:8080; `lab`: 127.0.0.1:8080]
+    #[arg(long, env, value_name = "ADDR:PORT")]
+    pub listen: Option<SocketAddr>,
+
+    /// Another address for /metrics, /healthz and /readyz, which need no API key there [default: they are
+    /// at LISTEN]
+    #[arg(long, env, value_name = "ADDR:PORT")]
+    pub admin_listen: Option<SocketAddr>,
+}
+
+impl Addresses {
+    /// The address of `/readyz`, for a program on this machine.
+    #[must_use]
+    pub fn probes(&self) -> SocketAddr {
+        let address = self.admin_listen.or(self.listen);
+        let mut address = address.unwrap_or((Ipv4Addr::LOCALHOST, 8080).into());
+        match address.ip() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+            IpAddr::V4(_) | IpAddr::V6(_) => {}
+        }
+        address
+    }
 }
 
 /// The format of log lines.
@@ -117,6 +165,15 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
+/// The traces, which go to a collector of OpenTelemetry.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Traces")]
+pub struct TraceConfig {
+    /// A collector for traces, with OTLP over HTTP: `http://host[:4318]` [default: no traces]
+    #[arg(long, env, value_name = "URL")]
+    pub otel_exporter_otlp_endpoint: Option<Collector>,
+}
+
 /// How much time a request has after the longest wait: `group-commit` attempts none in its last moment, and
 /// the commit takes time.
 const AFTER_THE_WAIT: Duration = LAST_MOMENT.saturating_mul(2);
@@ -124,9 +181,14 @@ const AFTER_THE_WAIT: Duration = LAST_MOMENT.saturating_mul(2);
 /// The maximum number of masters in `REDLOCK_URLS`.
 pub(crate) const MASTERS_MAX: u32 = 9;
 
-/// Connections of a replica that no setting counts: those to the database, six for locks in it, two
-/// for locks in Redis, two for counters in Redis, one for `ZooKeeper`, one for each master of `RedLock`.
-pub(crate) const UNCOUNTED_CONNECTIONS: u32 = OTHER_CONNECTIONS + 11 + MASTERS_MAX;
+/// The maximum number of connections at `ADMIN_LISTEN`.
+pub(crate) const ADMIN_CONNECTIONS: u32 = 64;
+
+/// Connections of a replica that no setting counts: those at `ADMIN_LISTEN`, those to the database, six for
+/// locks in it, two for locks in Redis, two for counters in Redis, one for `ZooKeeper`, one for each master of
+/// `RedLock`.
+pub(crate) const UNCOUNTED_CONNECTIONS: u32 =
+    ADMIN_CONNECTIONS + OTHER_CONNECTIONS + 11 + MASTERS_MAX;
 
 impl Config {
     /// The configured servers, which decide the strategies that can be used.
@@ -159,7 +221,8 @@ impl Config {
     /// The address to listen on. By default, only this machine can reach the lab.
     #[must_use]
     pub fn listen(&self, mode: Mode) -> SocketAddr {
-        self.service.listen.unwrap_or_else(|| match mode {
+        let listen = self.service.addresses.listen;
+        listen.unwrap_or_else(|| match mode {
             Mode::Serve => (Ipv4Addr::UNSPECIFIED, 8080).into(),
             Mode::Lab => (Ipv4Addr::LOCALHOST, 8080).into(),
         })

@@ -134,9 +134,14 @@ pub(crate) fn lab_sku() -> Sku {
     Sku::parse("1001").expect("a valid SKU")
 }
 
-/// Every route, and the OpenAPI document.
-fn routes(api: &Arc<Api>) -> Router {
-    let (routes, document) = documented(api.mode, &api.access, api.races.clone()).split_for_parts();
+/// Every route, and the OpenAPI document. Without those that [`probes()`] serves at another address.
+pub(crate) fn routes(api: &Arc<Api>) -> Router {
+    let routes = documented(api.mode, &api.access, api.races.clone());
+    let (routes, document) = match api.config.service.addresses.admin_listen {
+        Some(_) => routes,
+        None => routes.merge(probe_routes(&api.access)),
+    }
+    .split_for_parts();
     let document = openapi::finished(document, api.mode, &api.available);
     routes
         .merge(SwaggerUi::new("/docs").external_url_unchecked("/openapi.json", document))
@@ -144,7 +149,23 @@ fn routes(api: &Arc<Api>) -> Router {
         .with_state(Arc::clone(api))
 }
 
-/// Every route with its documentation, and with the scope that its callers need. `races` are those of the
+/// The routes at `ADMIN_LISTEN`. They need no key.
+pub(crate) fn probes(api: &Arc<Api>) -> Router {
+    let (routes, _) = probe_routes(&Arc::new(Access::Open)).split_for_parts();
+    routes
+        .fallback(error::no_such_route)
+        .with_state(Arc::clone(api))
+}
+
+fn probe_routes(access: &Arc<Access>) -> OpenApiRouter<Arc<Api>> {
+    Routes::new(Arc::clone(access))
+        .open(routes!(probes::healthz))
+        .open(routes!(probes::readyz))
+        .needs(Scope::Read, routes!(probes::metrics))
+        .into_router()
+}
+
+/// Every route with its documentation, except those of probes, and with the scope that its callers need. `races` are those of the
 /// lab's page.
 fn documented(
     mode: Mode,
@@ -180,10 +201,7 @@ fn documented(
         .needs(Scope::Admin, routes!(webhooks::change))
         .needs(Scope::Admin, routes!(webhooks::delete))
         .needs(Scope::Admin, routes!(webhooks::test))
-        .needs(Scope::Read, routes!(strategies::strategies))
-        .open(routes!(probes::healthz))
-        .open(routes!(probes::readyz))
-        .needs(Scope::Read, routes!(probes::metrics));
+        .needs(Scope::Read, routes!(strategies::strategies));
     let routes = routes.into_router();
     match mode {
         // The lab has no keys.

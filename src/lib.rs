@@ -7,7 +7,7 @@
 //! 1. [`config`]: the settings.
 //! 2. [`app`]: builds a replica from the settings and runs it.
 //! 3. [`http`]: routes, handlers, errors. `server`: the accept loop.
-//! 4. `access`: the API keys that this replica knows.
+//! 4. `access`: the API keys that this replica knows. `client`: requests to other processes.
 //!    `events`: who waits for events. `webhooks`: signed messages to receivers.
 //! 5. [`locks`], [`metrics`]: adapters for the ports of the core. `level_cache`: levels for reads that
 //!    accept an older answer.
@@ -22,6 +22,7 @@ pub use stocklock_lab as lab;
 pub use stocklock_store as store;
 
 mod access;
+mod client;
 mod level_cache;
 pub mod locks;
 pub mod metrics;

@@ -43,6 +43,7 @@ type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 pub struct Metrics {
     registry: Registry,
     deductions: Counters<Labels<2>>,
+    operations: Counters<Labels<2>>,
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
     counter_asks: Counters<Labels<1>>,
@@ -70,24 +71,42 @@ impl Default for Metrics {
             "Messages to webhooks that have not arrived; they are sent again",
             webhook_failures.clone(),
         );
+        registry.register(
+            "trace_spans_dropped",
+            "Spans that were not sent, because the collector of traces is away or too slow",
+            telemetry::dropped_spans(),
+        );
+        let responses = counters(&mut registry, "http_responses", "HTTP responses by status");
+        let counter_asks = counters(
+            &mut registry,
+            "counter_asks",
+            "What the counters in Redis answered to deductions: admitted, refused, loaded first, no \
+             connection free (busy), contended, or unavailable",
+        );
+        // What alerts look at begins at zero: Prometheus sees no increase in a counter that appears with its
+        // first event.
+        for status in [500, 503, 504] {
+            let _ = responses.get_or_create(&[("status", status)]);
+        }
+        let _ = counter_asks.get_or_create(&[("answer", "unavailable")]);
         Self {
             webhook_failures,
+            responses,
+            counter_asks,
             deductions: counters(
                 &mut registry,
                 "stock_deductions",
                 "Deductions by strategy and outcome",
             ),
+            operations: counters(
+                &mut registry,
+                "stock_operations",
+                "Operations that are no deductions of one line, by kind and outcome",
+            ),
             deduct_seconds: seconds(
                 &mut registry,
                 "stock_deduct",
                 "Time from the arrival of a deduction to its answer",
-            ),
-            responses: counters(&mut registry, "http_responses", "HTTP responses by status"),
-            counter_asks: counters(
-                &mut registry,
-                "counter_asks",
-                "What the counters in Redis answered to deductions: admitted, refused, loaded first, no \
-                 connection free (busy), contended, or unavailable",
             ),
             writes_refused: counters(
                 &mut registry,
@@ -128,6 +147,11 @@ impl DeductionMetrics for Metrics {
         let labels = [("strategy", strategy), ("outcome", outcome)];
         self.deductions.get_or_create(&labels).inc();
         observe(&self.deduct_seconds, &[("strategy", strategy)], elapsed);
+    }
+
+    fn operation(&self, kind: &'static str, outcome: &'static str) {
+        let labels = [("kind", kind), ("outcome", outcome)];
+        self.operations.get_or_create(&labels).inc();
     }
 
     fn write_refused(&self, strategy: &'static str, reason: &'static str) {

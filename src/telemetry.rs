@@ -1,4 +1,4 @@
-//! How the log reaches stderr: lines wait in a bounded queue, and one thread writes them.
+//! How traces reach a collector (`traces.rs`), and the log stderr: lines wait in a bounded queue, and one thread writes them.
 //!
 //! Logging is best effort. If the reader of stderr is gone or does not read, lines are dropped and
 //! counted (`log_lines_dropped_total`). No request and no task waits for the log, or fails with it.
@@ -16,6 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
+
+mod traces;
+
+pub use traces::Collector;
+pub(crate) use traces::{TraceSender, Traces, dropped_spans};
 
 /// The maximum size of the lines that wait to be written.
 const QUEUE_BYTES: usize = 1024 * 1024;

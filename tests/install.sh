@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the tests need besides servers. In a virtual environment in the target directory:
-# schemathesis, selenium and axe-core in the versions of requirements.txt, and cargo-nextest, unless it is
-# installed already. From the system's packages: Chromium with its driver. selenium is given both programs,
-# so it never downloads a browser. Does nothing if all are installed.
+# Installs what the tests need besides servers. In a virtual environment in the target directory: the packages
+# of requirements.txt (schemathesis, selenium, axe-core, Helm and a validator for Kubernetes), and
+# cargo-nextest, unless it is installed already. From the system's packages: Chromium with its driver. selenium
+# is given both programs, so it never downloads a browser. Does nothing if all are installed.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +30,7 @@ install() {
     "$home/bin/pip" install --quiet --disable-pip-version-check --no-deps --requirement "$@"
 }
 if ! cat tests/requirements.txt tests/nextest.txt | cmp -s - "$home/installed"; then
-    echo "tests: installing schemathesis, selenium and axe-core in $home"
+    echo "tests: installing the packages of tests/requirements.txt in $home"
     python3 -m venv --clear "$home"
     install tests/requirements.txt ||
         fail "pip failed; its messages are above. It needs a package index (PIP_INDEX_URL)."

@@ -19,7 +19,7 @@ pub(super) async fn run(config: &Config, number: u32) -> Result<(), Failure> {
     start_logging(&config.log)?;
     allow_connections(config.connections());
     let replica = Replica::build(config, Mode::Lab).map_err(Failure::Setting)?;
-    let (listener, address) = listen(config, Mode::Lab)?;
+    let (listener, address) = listen("LISTEN", config.listen(Mode::Lab))?;
     stop_on_signal(&replica)?;
     stop_with_stdin(&replica);
     // The replicas of a race share their servers: one warning is enough.
@@ -28,7 +28,7 @@ pub(super) async fn run(config: &Config, number: u32) -> Result<(), Failure> {
     }
     let announcement = json!({"listening": format!("http://{address}")});
     print_output(&format!("{announcement}\n"))?;
-    replica.run(listener).await;
+    replica.run(listener, None).await;
     Ok(())
 }
 

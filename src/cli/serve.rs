@@ -7,37 +7,63 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::inherit::Inherited;
 use super::servers::race_settings;
-use super::{Failure, migrate, start_logging};
+use super::{Failure, migrate};
 use crate::app::Replica;
 use crate::config::{Auth, Config, Mode};
 use crate::descriptors::allow_connections;
+use crate::telemetry::{TraceSender, Traces};
 use stocklock_lab::LIMITS;
 
 /// Runs a replica until SIGTERM or SIGINT.
 pub(super) async fn serve(config: &Config) -> Result<(), Failure> {
-    start_logging(&config.log)?;
+    let traces = start_telemetry(config)?;
     allow_connections(config.connections());
     let replica = Replica::build(config, Mode::Serve).map_err(Failure::Setting)?;
-    run(config, Mode::Serve, replica).await
+    traced(traces, run(config, Mode::Serve, replica)).await
 }
 
 /// Runs the laboratory until SIGTERM or SIGINT.
 pub(super) async fn lab(settings: Inherited<Config>) -> Result<(), Failure> {
     let config = &settings.parsed;
-    start_logging(&config.log)?;
+    let traces = start_telemetry(config)?;
     // Also for the buyers of a race that the page starts.
     allow_connections(config.connections() + LIMITS.buyers as u64);
     let replica = Replica::build(config, Mode::Lab).map_err(Failure::Setting)?;
     let (database, services) = (&config.database, &config.services);
     let settings = race_settings(database, services, &config.limits, settings.variables);
     let replica = replica.with_races(settings);
-    run(config, Mode::Lab, replica).await
+    traced(traces, run(config, Mode::Lab, replica)).await
+}
+
+/// Starts the log, and the traces if they are configured.
+fn start_telemetry(config: &Config) -> Result<Option<TraceSender>, Failure> {
+    let collector = config.traces.otel_exporter_otlp_endpoint.clone();
+    let started = collector.map(|collector| Traces::start(collector, &config.service.name()));
+    let (traces, sender) = started.unzip();
+    super::start_telemetry(&config.log, traces)?;
+    Ok(sender)
+}
+
+/// Runs a replica, and then sends the rest of its traces.
+async fn traced(
+    traces: Option<TraceSender>,
+    replica: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let ended = replica.await;
+    if let Some(traces) = traces {
+        traces.end().await;
+    }
+    ended
 }
 
 async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failure> {
     migrate(&config.database).await?;
     replica.load_keys().await.map_err(Failure::Setting)?;
-    let (listener, address) = listen(config, mode)?;
+    let (listener, address) = listen("LISTEN", config.listen(mode))?;
+    let admin = config.service.addresses.admin_listen;
+    let admin = admin
+        .map(|address| listen("ADMIN_LISTEN", address))
+        .transpose()?;
     stop_on_signal(&replica)?;
     replica.warn_of_unsafe_settings().await;
     match mode {
@@ -57,7 +83,7 @@ async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failur
             "open http://{address}/, or try: curl -X POST http://{address}/stock/deduct"
         );
     }
-    replica.run(listener).await;
+    replica.run(listener, admin.map(|(admin, _)| admin)).await;
     tracing::info!("stopped");
     Ok(())
 }
@@ -66,10 +92,13 @@ async fn run(config: &Config, mode: Mode, replica: Replica) -> Result<(), Failur
 /// client asks again a second later.
 const BACKLOG: u32 = 4096;
 
-/// Listens on the configured address. Also returns the address with the port that was bound.
-pub(super) fn listen(config: &Config, mode: Mode) -> Result<(TcpListener, SocketAddr), Failure> {
-    let address = config.listen(mode);
-    let failed = |error| Failure::Setting(format!("LISTEN: cannot listen on {address}: {error}"));
+/// Listens on the address of a setting. Also returns the address with the port that was bound.
+pub(super) fn listen(
+    setting: &str,
+    address: SocketAddr,
+) -> Result<(TcpListener, SocketAddr), Failure> {
+    let failed =
+        |error| Failure::Setting(format!("{setting}: cannot listen on {address}: {error}"));
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()
     } else {

@@ -258,6 +258,10 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             json!({"type": "string", "pattern": "^v1;([0-9]{1,18}|never);[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12};[0-9]{1,4}$"})
         }
         "cursor" if place == "get /operations" => json!({"type": "string", "format": "uuid"}),
+        "after" | "Last-Event-ID" if place == "get /events" => {
+            let number = "(0|[1-9][0-9]{0,17})";
+            json!({"type": "string", "pattern": format!("^v1;{number}(;{number})?$")})
+        }
         "cursor" | "after" => {
             let name = format!("{}{{1,{MAX_NAME_CHARS}}}", *NAME_CHAR);
             let pattern = if ["get /stock", "get /export"].contains(&place) {
@@ -271,10 +275,6 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "id" | "replaces" => json!({"type": "string", "format": "uuid"}),
         "file" => json!({"type": "string"}),
         "format" => one_of(&["html", "json"]),
-        "after" | "Last-Event-ID" if place == "get /events" => {
-            let number = "(0|[1-9][0-9]{0,17})";
-            json!({"type": "string", "pattern": format!("^v1;{number}(;{number})?$")})
-        }
         "type" => {
             let types = KINDS.map(|kind| format!("stock.{kind}"));
             one_of(&types.each_ref().map(String::as_str))

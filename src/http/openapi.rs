@@ -132,7 +132,9 @@ pub fn document(lab: bool) -> Value {
         Mode::Serve => Access::Keys(KeyRing::default()),
         Mode::Lab => Access::Open,
     };
-    let document = super::documented(mode, &Arc::new(access), None).into_openapi();
+    let access = Arc::new(access);
+    let routes = super::documented(mode, &access, None).merge(super::probe_routes(&access));
+    let document = routes.into_openapi();
     finished(document, mode, &Available::new(servers))
 }
 

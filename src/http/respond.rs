@@ -8,7 +8,8 @@
 //! - The limit of a body (`body.rs`). It differs by route, and the same loop counts the memory of all bodies.
 //! - Timeouts (`server/timed_io.rs`, `body.rs`, the deadline). There is one for each phase of a request.
 //!   `TimeoutLayer` has one for all, and would drop a handler whose write is in progress.
-//! - The log. `TraceLayer` makes a span for each request; this service logs requests that fail.
+//! - The log, and traces. `TraceLayer` makes a span for each request also if nothing collects it; this service
+//!   logs requests that fail, and makes spans for a collector only.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -33,10 +34,12 @@ use tower_http::request_id::{
 };
 use tower_http::sensitive_headers::SetSensitiveRequestHeadersLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
+use tracing::{Instrument as _, Level, Span, field};
 use uuid::Uuid;
 
 use super::headers::IDEMPOTENCY_KEY;
-use super::{Api, ApiError, browser, routes};
+use super::{Api, ApiError, browser};
+use stocklock_core::trace::TARGET;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_REPLICA: HeaderName = HeaderName::from_static("x-replica");
@@ -47,6 +50,7 @@ const COMPRESSED_ABOVE: u16 = 1024;
 /// The whole HTTP API, with what every answer has: `X-Request-Id`, `X-Replica`, and compression.
 pub(crate) fn service(
     api: Arc<Api>,
+    routes: Router,
 ) -> impl Service<
     Request,
     Response = Response<impl HttpBody<Data: Send, Error: Into<BoxError>> + Send + 'static>,
@@ -59,7 +63,7 @@ pub(crate) fn service(
     let replica = HeaderValue::from_str(&api.replica).ok();
     let catch_panics = CatchPanicLayer::custom(Panicked);
     let answering = Arc::new(Answering {
-        routes: catch_panics.layer(routes(&api)),
+        routes: catch_panics.layer(routes),
         outages: Mutex::default(),
         api,
     });
@@ -104,7 +108,8 @@ impl Answering {
         let id = id.and_then(|id| id.header_value().to_str().ok());
         let id = id.unwrap_or_default().to_owned();
         let route = (request.method().clone(), request.uri().clone());
-        let mut response = self.handle(request).await;
+        let span = span(&request, &id);
+        let mut response = self.handle(request).instrument(span.clone()).await;
         if route.0.is_safe() {
             response.extensions_mut().insert(AnswerToRead);
         }
@@ -116,7 +121,9 @@ impl Answering {
             log(&error, &id, &route, &self.outages);
             write_problem(&mut response, &error, &id);
         }
-        self.api.metrics.response(response.status().as_u16());
+        let status = response.status().as_u16();
+        span.record("http.response.status_code", status);
+        self.api.metrics.response(status);
         response
     }
 
@@ -132,6 +139,30 @@ impl Answering {
         let Ok(response) = self.routes.clone().oneshot(request).await;
         response.map(Body::new)
     }
+}
+
+/// The span of a request: in the trace of the caller, if it sent a `traceparent`. None if the caller does not
+/// want its trace, or nothing collects it.
+fn span(request: &Request, id: &str) -> Span {
+    if !tracing::enabled!(target: TARGET, Level::TRACE) {
+        return Span::none();
+    }
+    let traceparent = request.headers().get("traceparent");
+    let traceparent = traceparent.and_then(|value| value.to_str().ok());
+    // `00-<trace>-<span>-<flags>` (W3C Trace Context).
+    let flags = traceparent.and_then(|text| u8::from_str_radix(text.get(53..55)?, 16).ok());
+    if flags.is_some_and(|flags| flags & 1 == 0) {
+        return Span::none();
+    }
+    tracing::trace_span!(
+        target: TARGET,
+        "HTTP",
+        traceparent,
+        "http.request.method" = request.method().as_str(),
+        "url.path" = request.uri().path(),
+        "http.response.status_code" = field::Empty,
+        request_id = id,
+    )
 }
 
 /// The answer if a handler panicked.

@@ -76,6 +76,15 @@ impl LockMetrics {
 
     /// The hooks of the manager of one strategy's locks. A request that renews locks has no label.
     pub(crate) fn of(&self, strategy: &'static str) -> StrategyLocks {
+        // As in `Metrics::default`.
+        for reason in [
+            LostReason::Expired,
+            LostReason::Stolen,
+            LostReason::SessionExpired,
+        ] {
+            let labels = [("strategy", strategy), ("reason", reason.name())];
+            let _ = self.lost.get_or_create(&labels);
+        }
         StrategyLocks {
             strategy,
             metrics: self.clone(),

@@ -30,12 +30,12 @@ const ONLY_IN_COMPOSE: [&str; 4] = [
     "PROMETHEUS_KEY",
 ];
 
-fn program(name: &str) -> Command {
+pub(crate) fn program(name: &str) -> Command {
     Command::new(find(name).unwrap_or_else(|error| panic!("{error:#}")))
 }
 
 /// Runs a program to its end; returns its exit status, standard output and standard error.
-fn run(command: &mut Command) -> (bool, String, String) {
+pub(crate) fn run(command: &mut Command) -> (bool, String, String) {
     let Output {
         status,
         stdout,
@@ -209,7 +209,7 @@ fn every_mounted_file_exists() {
     let volumes = volumes.filter(|volume| !volume.contains(":/etc/prometheus/key"));
     let sources = volumes.filter_map(|volume| volume.split(':').next());
     let files: Vec<_> = sources.filter(|source| source.starts_with('/')).collect();
-    assert_eq!(files.len(), 4);
+    assert_eq!(files.len(), 5);
     for file in files {
         assert!(Path::new(file).is_file(), "{file}");
     }

@@ -20,6 +20,7 @@ macro_rules! full {
 }
 
 mod abandoned_transaction;
+mod admin;
 mod audits;
 mod bad_input;
 mod browsers;
@@ -34,6 +35,7 @@ mod deploy;
 mod distant_race;
 mod drain;
 mod events;
+mod examples;
 mod failures;
 mod fairness;
 mod faults;
@@ -42,6 +44,7 @@ mod full {
     mod load;
 }
 mod headers;
+mod helm;
 mod holds;
 mod idempotency;
 mod keys;
@@ -54,6 +57,7 @@ mod lock_crate;
 mod lock_race;
 mod lock_settings;
 mod logging;
+mod monitoring;
 mod old_release;
 mod openapi;
 mod operations;
@@ -71,5 +75,6 @@ mod support;
 mod tidy;
 mod tidy_loops;
 mod tls;
+mod traces;
 mod upgrade_under_load;
 mod webhooks;

@@ -27,4 +27,5 @@ pub mod ports;
 pub mod spawn;
 pub mod stock;
 pub mod strategy;
+pub mod trace;
 pub mod whole;

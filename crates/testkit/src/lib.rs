@@ -13,6 +13,7 @@
 pub mod alone;
 pub mod process;
 pub mod run;
+pub mod secrets;
 pub mod servers;
 
 pub use stocklock_servers::{eventually, ports, proxy, signals};

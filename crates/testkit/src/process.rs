@@ -1,22 +1,23 @@
 //! A program that a test runs, terminates, kills or stops. It dies with its handle.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::signals;
+use crate::{secrets, signals};
 
 /// Upper bound for everything that a test waits for. An idle machine needs milliseconds.
 const PATIENCE: Duration = Duration::from_mins(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A running program in an empty temporary directory. Its output goes to files there. Dropping this
-/// kills the program (`SIGKILL`) and removes the directory.
+/// kills the program (`SIGKILL`) and removes the directory. A test fails if the program has printed a secret.
 #[derive(Debug)]
 pub struct Process {
     command: Command,
@@ -24,24 +25,46 @@ pub struct Process {
     directory: TempDir,
 }
 
-/// Kills its process when it is dropped.
+/// Kills its process when it is dropped, and looks for secrets in its output.
 #[derive(Debug)]
-struct Guard(Child);
+struct Guard {
+    child: Child,
+    output: PathBuf,
+    passwords: Vec<String>,
+    /// `stocklock keys create` prints a key.
+    prints_key: bool,
+}
 
 impl Guard {
     fn start(command: &mut Command) -> Self {
         let child = command.spawn();
-        Self(child.unwrap_or_else(|error| {
+        let child = child.unwrap_or_else(|error| {
             panic!("cannot start {}: {error}", command.get_program().display())
-        }))
+        });
+        Self {
+            child,
+            output: command.get_current_dir().expect("it has one").to_owned(),
+            passwords: secrets::of(command),
+            prints_key: command.get_args().any(|argument| argument == "create"),
+        }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         // Both fail if the process has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            return;
+        }
+        for (name, may_have_key) in [("stderr", false), ("stdout", self.prints_key)] {
+            let printed = fs::read(self.output.join(name)).unwrap_or_default();
+            let leak = secrets::leaked(&String::from_utf8_lossy(&printed), &self.passwords)
+                .map(str::to_owned)
+                .filter(|_| !may_have_key);
+            assert_eq!(leak, None, "a secret in {name}");
+        }
     }
 }
 
@@ -129,8 +152,11 @@ impl Process {
 
     /// Kills it (`SIGKILL`), and returns once it is dead.
     pub fn kill9(&mut self) {
-        self.child.0.kill().expect("the process is running");
-        self.child.0.wait().expect("it is a child of this process");
+        self.child.child.kill().expect("the process is running");
+        self.child
+            .child
+            .wait()
+            .expect("it is a child of this process");
     }
 
     /// Stops it (`SIGSTOP`), and returns once none of its threads is running.
@@ -145,7 +171,7 @@ impl Process {
 
     /// Whether it has not ended; a stopped process counts as running.
     pub fn is_running(&mut self) -> bool {
-        let status = self.child.0.try_wait();
+        let status = self.child.child.try_wait();
         status.expect("it is a child of this process").is_none()
     }
 
@@ -161,7 +187,7 @@ impl Process {
 
     /// A number in the status of the process.
     fn status(&self, name: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.0.id()));
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.child.id()));
         let status = status.expect("the process is running");
         let mut lines = status.lines();
         let number = lines.find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
@@ -176,7 +202,7 @@ impl Process {
     pub async fn ended(mut self) -> Ended {
         let begin = Instant::now();
         let code = loop {
-            let status = self.child.0.try_wait();
+            let status = self.child.child.try_wait();
             if let Some(status) = status.expect("it is a child of this process") {
                 break status.code();
             }
@@ -197,7 +223,7 @@ impl Process {
 
     /// Its process id.
     pub fn id(&self) -> Pid {
-        Pid::from_child(&self.child.0)
+        Pid::from_child(&self.child.child)
     }
 
     fn output(&self, name: &str) -> String {

@@ -26,6 +26,7 @@ pub use sentinels::RedisSentinels;
 pub use shared::share;
 pub use stocklock_servers::installed::find;
 pub use stocklock_servers::redis::connect_to_redis;
+pub use stocklock_servers::sql::password;
 pub use stocklock_servers::{
     Backend, Nginx, PrivateServer, Program, Settings, TestDatabase, TestRedis, TestZooKeeper, ask,
 };

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use stocklock::app::Replica;
 use stocklock::config::{Config, Mode};
 use stocklock::lab::race::Target;
+use stocklock_testkit::secrets::leaked;
+use stocklock_testkit::servers::password;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -81,6 +83,8 @@ pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer>
     let status = response.status().as_u16();
     let headers = response.headers().clone();
     let text = response.text().await?;
+    let password = [password().to_owned()];
+    assert_eq!(leaked(&text, &password), None, "a secret in an answer");
     let body: Value = serde_json::from_str(&text).unwrap_or_else(|_| text.into());
     let field = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
     let (code, detail, id) = (field("code"), field("detail"), field("id"));
@@ -207,7 +211,7 @@ impl TestApp {
             let target = format!("http://{address}").parse();
             targets.push(target.expect("an address of loopback"));
             shutdowns.push(replica.shutdown_token());
-            running.spawn(replica.run(listener));
+            running.spawn(replica.run(listener, None));
         }
         Self {
             targets,

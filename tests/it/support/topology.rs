@@ -4,11 +4,14 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use stocklock_testkit::ports::free_ports;
 use stocklock_testkit::run::unique_name;
+use stocklock_testkit::secrets::leaked;
+use stocklock_testkit::servers::password;
 
 use crate::config::settings;
 
@@ -126,6 +129,14 @@ impl Topology {
 
 impl Drop for Topology {
     fn drop(&mut self) {
+        if !thread::panicking() {
+            let logs = fs::read_dir(&self.state).into_iter().flatten().flatten();
+            for log in logs.filter(|file| file.path().extension().is_some_and(|end| end == "log")) {
+                let log = fs::read(log.path()).unwrap_or_default();
+                let password = [password().to_owned()];
+                assert_eq!(leaked(&String::from_utf8_lossy(&log), &password), None);
+            }
+        }
         drop(self.cleanup.stdin.take());
         match self.cleanup.wait() {
             Ok(status) if status.success() => {}

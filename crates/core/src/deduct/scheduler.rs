@@ -16,11 +16,13 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::{RetryPolicy, Sleep, SoldOut};
 use crate::ports::{BatchAnswer, Expiry, OperationStore, StoreError};
 use crate::spawn::Spawn;
 use crate::stock::Operation;
+use crate::trace;
 use claims::Claims;
 use queues::{Caller, Queues};
 
@@ -125,8 +127,10 @@ impl Scheduler {
                 counts: batch.counts,
                 back: Vec::new(),
             };
-            self.spawn
-                .spawn(Box::pin(claims.make_batch(batch.operations)));
+            let waited = batch.operations.iter().map(|one| &one.caller.span);
+            let span = trace::batch(waited);
+            let making = claims.make_batch(batch.operations).instrument(span);
+            self.spawn.spawn(Box::pin(making));
         }
         for waiting in late {
             let _ = waiting.caller.answer.send(Err(StoreError::Queued));

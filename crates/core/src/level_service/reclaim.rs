@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use super::{Changed, DELETE_WAIT, LevelService};
 use crate::ports::AttemptOutcome;
 use crate::stock::{
-    HoldFilter, OpenHold, Operation, RefusedLine, Sku, StockError, StockLevel, Warehouse,
+    Change, HoldFilter, Line, OpenHold, Operation, RefusedLine, Sku, StockError, StockLevel,
+    Warehouse,
 };
 
 /// For how long it is remembered that a level has no due hold.
@@ -103,6 +104,16 @@ impl LevelService {
                     .await?;
             }
             if !is_again {
+                let outcome = match &changed {
+                    Ok(made) if made.replayed => "replayed",
+                    Ok(_) => "made",
+                    Err(error) => error.code(),
+                };
+                // A hold that replaces another one has ends, too.
+                let is_hold = |line: &&Line| matches!(line.change, Change::Hold(_));
+                let hold = operation.lines.iter().find(is_hold);
+                let line = hold.unwrap_or(operation.first());
+                self.metrics.operation(line.change.kind(), outcome);
                 return changed;
             }
         }
@@ -200,7 +211,10 @@ impl LevelService {
             this.forget([level].into()).await;
             let mut ended = 0;
             for answer in answers {
-                ended += usize::from(matches!(answer?, AttemptOutcome::Changed(_)));
+                if matches!(answer?, AttemptOutcome::Changed(_)) {
+                    this.metrics.operation("expired", "made");
+                    ended += 1;
+                }
             }
             Ok(ended)
         };

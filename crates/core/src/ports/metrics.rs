@@ -3,10 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Counts deductions, refused writes and answers of counters.
+/// Counts deductions and other operations, refused writes and answers of counters.
 pub trait DeductionMetrics: Send + Sync + fmt::Debug {
     /// Counts one deduction. `outcome` is `deducted`, `replayed`, or an error's code.
     fn deduction(&self, strategy: &'static str, outcome: &'static str, elapsed: Duration);
+
+    /// Counts an operation that is no deduction of one line. `outcome` is `made`, `replayed`, or an error's code.
+    fn operation(&self, kind: &'static str, outcome: &'static str);
 
     /// Counts a conditional write that changed no row. `reason` is `version` or `fence`.
     fn write_refused(&self, strategy: &'static str, reason: &'static str);
@@ -22,6 +25,8 @@ pub struct NoMetrics;
 
 impl DeductionMetrics for NoMetrics {
     fn deduction(&self, _: &'static str, _: &'static str, _: Duration) {}
+
+    fn operation(&self, _: &'static str, _: &'static str) {}
 
     fn write_refused(&self, _: &'static str, _: &'static str) {}
 

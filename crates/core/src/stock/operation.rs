@@ -6,7 +6,7 @@ use std::iter;
 use tokio::time::Instant;
 
 use super::{
-    Adjustment, Caller, Deduction, Ending, Holding, Idempotency, LevelChange, Movement,
+    Adjustment, Caller, Deduction, Ending, Holding, How, Idempotency, LevelChange, Movement,
     OperationId, Precondition, Quantity, Remarks, Scope, Sku, StockError, Warehouse,
 };
 
@@ -72,6 +72,24 @@ pub enum Change {
 }
 
 impl Change {
+    /// Its name in the metrics.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Deduct(_) => "deducted",
+            Self::Adjust(_) => "adjusted",
+            Self::Return(_) => "returned",
+            Self::Set(_) => "set",
+            Self::Count(_) => "counted",
+            Self::Hold(_) => "held",
+            Self::End(ending) => match ending.how {
+                How::Confirm { .. } => "confirmed",
+                How::Release => "released",
+                How::Expire => "expired",
+            },
+        }
+    }
+
     /// How many units of its warehouses it takes or sets aside.
     #[must_use]
     pub fn quantity(&self) -> Option<Quantity> {

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::queues::{Caller, MISSES, Number, Waiting};
 use super::{Answered, Scheduler, answer};
@@ -85,7 +86,7 @@ impl Claims {
                 back: Vec::new(),
             };
             let task = claims.make_share(share, started);
-            self.scheduler.spawn.spawn(Box::pin(task));
+            self.scheduler.spawn.spawn(Box::pin(task.in_current_span()));
         }
         drop(self);
         answer(answers);

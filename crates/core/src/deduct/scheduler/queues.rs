@@ -12,9 +12,11 @@ use std::mem;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Span;
 
 use crate::ports::BatchAnswer;
 use crate::stock::{Change, Operation, Sku, Warehouse};
+use crate::trace;
 
 /// The maximum number of levels in a batch.
 const MAX_LEVELS: usize = 128;
@@ -44,6 +46,8 @@ pub(super) struct Waiting {
 pub(super) struct Caller {
     pub(super) answer: oneshot::Sender<BatchAnswer>,
     pub(super) since: Instant,
+    /// The span of its wait.
+    pub(super) span: Span,
     /// How often a row of it was locked.
     pub(super) misses: u32,
     /// Its levels, each once.
@@ -99,6 +103,7 @@ impl Caller {
         Self {
             answer,
             since: Instant::now(),
+            span: trace::queue(),
             misses: 0,
             levels: Vec::new(),
             place: 0,

@@ -7,8 +7,10 @@ use std::time::Duration;
 use deadpool::managed::Object;
 use sqlx::Connection;
 use stocklock_core::ports::Expiry;
+use stocklock_core::trace;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
+use tracing::Span;
 
 use super::ServerHealth;
 use super::opener::{Opener, Server, Timed, close};
@@ -38,6 +40,8 @@ pub(crate) struct PooledConnection<S: Server> {
     connection: Option<(Permit, Object<Opener<S>>)>,
     health: Arc<ServerHealth>,
     request: Request,
+    /// The span of the request.
+    span: Span,
     /// The session has ended, or its state is not known.
     is_spent: bool,
     in_transaction: bool,
@@ -53,6 +57,7 @@ impl<S: Server> PooledConnection<S> {
             connection: Some((permit, connection)),
             health,
             request: Request::Answered,
+            span: Span::none(),
             is_spent: false,
             in_transaction: false,
         }
@@ -64,9 +69,10 @@ impl<S: Server> PooledConnection<S> {
         connection.is_some_and(|(permit, _)| permit.is_prompt())
     }
 
-    /// The connection, to send a request. Its answer goes to [`PooledConnection::received`].
-    pub(crate) fn send(&mut self) -> &mut S::Connection {
+    /// The connection, to send a statement. Its answer goes to [`PooledConnection::received`].
+    pub(crate) fn send(&mut self, statement: &str) -> &mut S::Connection {
         self.request = Request::Sent(Instant::now());
+        self.span = trace::statement(statement);
         let connection = self.connection.as_mut();
         let (_, timed) = connection.expect("the connection is there until the drop");
         if let Some(end) = &timed.end {
@@ -96,6 +102,7 @@ impl<S: Server> PooledConnection<S> {
     /// or an answer on it is half read. It cannot either after the database's last message on it, for
     /// example that an administrator ended the session, nor after an error that is not in the table.
     pub(crate) fn received<T>(&mut self, answer: sqlx::Result<T>) -> sqlx::Result<T> {
+        self.span = Span::none();
         self.request = match &answer {
             Ok(_) | Err(sqlx::Error::Database(_)) => Request::Answered,
             Err(_) => Request::Lost,
@@ -152,7 +159,7 @@ impl<S: Server> PooledConnection<S> {
 
     /// Runs a statement that has neither parameters nor rows.
     pub(super) async fn run(&mut self, statement: &'static str) -> sqlx::Result<()> {
-        let answer = S::run(self.send(), statement).await;
+        let answer = S::run(self.send(statement), statement).await;
         self.received(answer)
     }
 
@@ -163,7 +170,8 @@ impl<S: Server> PooledConnection<S> {
         values: &[Value<'_>],
     ) -> sqlx::Result<u64> {
         let statement = statement.into();
-        let answer = S::execute(self.send(), statement, values).await;
+        let connection = self.send(statement.as_str());
+        let answer = S::execute(connection, statement, values).await;
         self.received(answer)
     }
 
@@ -174,7 +182,8 @@ impl<S: Server> PooledConnection<S> {
         values: &[Value<'_>],
     ) -> sqlx::Result<Vec<T>> {
         let statement = statement.into();
-        let answer = S::fetch(self.send(), statement, values).await;
+        let connection = self.send(statement.as_str());
+        let answer = S::fetch(connection, statement, values).await;
         self.received(answer)
     }
 }

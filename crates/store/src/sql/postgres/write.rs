@@ -53,8 +53,9 @@ async fn send(
     connection: &mut PooledConnection<PostgresServer>,
     write: &Write<'_>,
 ) -> sqlx::Result<Vec<WrittenLevel>> {
-    let query = bind(sqlx::query(statement(write).text.clone()), write);
-    let rows = query.fetch_all(connection.send()).await;
+    let statement = statement(write);
+    let query = bind(sqlx::query(statement.text.clone()), write);
+    let rows = query.fetch_all(connection.send(statement.as_str())).await;
     connection.received(rows).and_then(|rows| {
         let rows = rows.iter();
         let level = |row: &sqlx::postgres::PgRow| Ok((row.try_get(0)?, row.try_get(1)?));

@@ -51,7 +51,7 @@ const CORRUPT: &str = "PRAGMA writable_schema = ON;
 async fn state(pool: &Pool<Embedded>) -> (i64, u32) {
     let mut connection = pool.acquire().await.unwrap();
     let count = sqlx::query_scalar("SELECT count(*) FROM sale")
-        .fetch_one(connection.send())
+        .fetch_one(connection.send(""))
         .await;
     let sales = connection.received(count).unwrap();
     (sales, ROLLED_BACK.load(Ordering::Relaxed))
@@ -86,7 +86,7 @@ async fn connection_is_rolled_back_or_closed_only_if_necessary() {
     assert_eq!(state(&pool).await, (1, 3));
 
     let mut abandoned = pool.acquire().await.unwrap();
-    let _never_answered = abandoned.send();
+    let _never_answered = abandoned.send("");
     drop(abandoned);
     assert_eq!(state(&pool).await, (0, 3), "this is a new connection");
 }
