@@ -16,11 +16,11 @@ pub(crate) struct Followers {
     places: Arc<Semaphore>,
 }
 
-/// A request that follows the feed. It has one of a bounded number of places.
+/// One that follows the feed. If it is a request, it has one of a bounded number of places.
 #[derive(Debug)]
 pub(crate) struct Follower {
     last: watch::Receiver<i64>,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Followers {
@@ -32,13 +32,21 @@ impl Followers {
         }
     }
 
-    /// Another follower; `None` if there are too many.
+    /// A request; `None` if there are too many.
     pub(crate) fn join(&self) -> Option<Follower> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         Some(Follower {
-            last: self.last.subscribe(),
-            _place: place,
+            _place: Some(place),
+            ..self.watch()
         })
+    }
+
+    /// A webhook: requests must not keep the events from it.
+    pub(crate) fn watch(&self) -> Follower {
+        Follower {
+            last: self.last.subscribe(),
+            _place: None,
+        }
     }
 
     /// Whether the last number must be known.

@@ -67,18 +67,26 @@ impl Publisher<'_> {
         while !self.has_filled {
             self.has_filled = store.fill_published().await?;
         }
-        let mut last = store.publish().await?;
-        if last.is_none() && self.followers.is_awaited() {
-            // Another replica may have published.
-            last = Some(store.last_published().await?);
-        }
-        if let Some(last) = last {
+        let mut has_published = false;
+        while let Some(last) = store.publish().await? {
+            has_published = true;
             self.followers.advance(last);
+            self.trim().await?;
         }
+        if !has_published && self.followers.is_awaited() {
+            // Another replica may have published.
+            let last = store.last_published().await?;
+            self.followers.advance(last.map_or(0, |last| last.seq));
+        }
+        self.trim().await
+    }
+
+    /// Deletes old events from time to time.
+    async fn trim(&mut self) -> Result<(), StoreError> {
         if Instant::now() >= self.trim_at {
             self.trim_at = Instant::now() + TRIM_PAUSE;
             let retention = self.api.config.events.events_retention_days;
-            store.trim_feed(retention).await?;
+            self.api.store.trim_feed(retention).await?;
         }
         Ok(())
     }

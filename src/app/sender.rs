@@ -78,6 +78,8 @@ async fn lead(api: &Arc<Api>) {
 enum Problem {
     /// It will be sent again.
     Failed(String),
+    /// The database of this service does not answer, which is not the receiver's fault.
+    Database(StoreError),
     /// The webhook is not wanted any more, or can never go on.
     Gone(String),
     /// The webhook is not where this task has left it.
@@ -86,12 +88,12 @@ enum Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        Self::Failed(format!("this service cannot use its database: {error}"))
+        Self::Database(error)
     }
 }
 
 async fn deliver(api: Arc<Api>, webhook: Webhook) {
-    let Some(follower) = api.followers.as_ref().and_then(Followers::join) else {
+    let Some(follower) = api.followers.as_ref().map(Followers::watch) else {
         return;
     };
     let mut delivery = Delivery {
@@ -108,6 +110,11 @@ async fn deliver(api: Arc<Api>, webhook: Webhook) {
             }
             Err(Problem::Failed(problem)) => (problem, false),
             Err(Problem::Gone(problem)) => (problem, true),
+            Err(Problem::Database(error)) => {
+                tracing::debug!(%error, "the events of a webhook cannot be read");
+                sleep(LIST_PAUSE).await;
+                continue;
+            }
             Err(Problem::Moved) => return,
         };
         let webhook = &delivery.webhook;

@@ -18,7 +18,8 @@ use super::{Failure, print_output};
 mod client;
 mod file;
 
-use client::{Answer, Lines, Problem, Server};
+use crate::client::Answer;
+use client::{Lines, Problem, Server};
 use file::ImportFile;
 
 /// How often a request is sent that makes no progress.

@@ -156,6 +156,16 @@ pub(super) async fn events(
     Ok(stream(reader, first.into()))
 }
 
+/// The answer while changes may not be published yet.
+pub(super) fn events_are_starting() -> ApiError {
+    let error = ApiError::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "unavailable",
+        "the events were just switched on, and the levels are being looked through",
+    );
+    error.retry_after(1)
+}
+
 /// The answer if no events are published.
 pub(super) fn are_off() -> ApiError {
     let detail = "no events are published; set EVENTS=on to switch them on";
@@ -206,14 +216,7 @@ impl Reader {
                     cursor,
                     end,
                 } => (events, cursor, end),
-                EventPage::Starting => {
-                    let error = ApiError::new(
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        "unavailable",
-                        "the events were just switched on, and the levels are being looked through",
-                    );
-                    return Err(error.retry_after(1));
-                }
+                EventPage::Starting => return Err(events_are_starting()),
                 EventPage::Expired => {
                     return Err(ApiError::new(
                         StatusCode::GONE,

@@ -10,11 +10,12 @@ use futures_util::stream;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::events::events_are_starting;
 use super::levels::LevelBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NDJSON, StrictQuery, openapi};
 use stocklock_core::ports::StoreError;
-use stocklock_core::stock::{EventCursor, LevelCursor};
+use stocklock_core::stock::LevelCursor;
 
 /// The cursor of `GET /events` that continues the export.
 const X_EVENTS_CURSOR: HeaderName = HeaderName::from_static("x-events-cursor");
@@ -51,8 +52,8 @@ pub(super) async fn export(
     // Before the levels: their changes since then are events after the cursor.
     let mut cursor = None;
     if api.config.events.are_on() {
-        let seq = api.store.last_published().await?;
-        let after = EventCursor { seq, version: None };
+        let after = api.store.last_published().await?;
+        let after = after.ok_or_else(events_are_starting)?;
         cursor = Some([(X_EVENTS_CURSOR, after.to_string())]);
     }
     // The first page decides between 200 and an error.

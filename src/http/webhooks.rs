@@ -11,11 +11,11 @@ use serde_json::json;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::events::{EventType, LowAt};
+use super::events::{EventType, LowAt, events_are_starting};
 use super::fields::MAX_URL;
 use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
 use crate::webhooks::{Body, Message, new_secret, now};
-use stocklock_core::stock::{EventCursor, EventPage};
+use stocklock_core::stock::EventPage;
 use stocklock_store::Webhook;
 
 /// How many there may be.
@@ -160,6 +160,7 @@ pub(super) async fn create(
             detail,
         ));
     }
+    let last = api.store.last_published().await?;
     let webhook = Webhook {
         id: Uuid::now_v7(),
         url: checked(&api, body.url)?,
@@ -168,10 +169,7 @@ pub(super) async fn create(
         types: joined(body.types.unwrap_or_default()),
         low_at: body.low_at.map(|units| units.0),
         revision: 1,
-        position: EventCursor {
-            seq: api.store.last_published().await?,
-            version: None,
-        },
+        position: last.ok_or_else(events_are_starting)?,
         batch_end: None,
         created_at: 0,
         failing_since: None,

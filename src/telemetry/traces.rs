@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use stocklock_core::trace::TARGET;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -135,8 +135,12 @@ impl TraceSender {
     /// Sends what is finished, and ends. Takes at most as long as the collector may take for an answer.
     pub(crate) async fn end(self) {
         self.stop.cancel();
-        if let Err(error) = self.task.await {
-            tracing::warn!(%error, "the sender of traces failed");
+        match timeout(LIMIT, self.task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the sender of traces failed"),
+            Err(_elapsed) => {
+                tracing::warn!("the collector of traces is too slow; spans were not sent")
+            }
         }
     }
 }

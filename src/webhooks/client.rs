@@ -9,20 +9,17 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_util::task::AbortOnDropHandle;
 use url::{Host, Url};
 
 use super::address::Allowed;
+use crate::client::{exchange, tls};
 
 /// The time of one message, from the look-up of the name to the status.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -54,14 +51,6 @@ pub(crate) struct Message {
 impl Client {
     /// A client that trusts the certificates of this machine, and sends also to the networks that are allowed.
     pub(crate) fn new(allowed: Allowed) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("the provider has the versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
         let resolve = |host: String, port| -> BoxFuture<'static, Vec<SocketAddr>> {
             Box::pin(async move {
                 let found = lookup_host((host, port)).await;
@@ -69,7 +58,7 @@ impl Client {
             })
         };
         Self {
-            tls: Arc::new(config).into(),
+            tls: tls(),
             allowed,
             resolve: Arc::new(resolve),
         }
@@ -112,7 +101,7 @@ impl Client {
     async fn send(&self, url: &Url, message: &Message) -> Result<StatusCode, String> {
         let stream = self.connect(url).await?;
         if url.scheme() == "http" {
-            return exchange(stream, url, message).await;
+            return send(stream, url, message).await;
         }
         let host = url.host_str().unwrap_or_default();
         let host = host
@@ -121,7 +110,7 @@ impl Client {
             .to_owned();
         let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
         let stream = self.tls.connect(name, stream).await;
-        exchange(stream.map_err(|error| error.to_string())?, url, message).await
+        send(stream.map_err(|error| error.to_string())?, url, message).await
     }
 
     /// Connects to an address that is permitted. Without TLS, it must be one that the operator has named.
@@ -151,15 +140,11 @@ impl Client {
 }
 
 /// Sends the message on a connection, and waits for the status.
-async fn exchange(
+async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     url: &Url,
     message: &Message,
 ) -> Result<StatusCode, String> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| error.to_string())?;
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let host = &url[url::Position::BeforeHost..url::Position::AfterPort];
     let mut request = Request::builder()
         .method(Method::POST)
@@ -172,8 +157,8 @@ async fn exchange(
     }
     let request = request.body(Full::new(message.body.clone()));
     let request = request.map_err(|error| error.to_string())?;
-    let answer = sender.send_request(request).await;
-    Ok(answer.map_err(|error| error.to_string())?.status())
+    let answer = exchange(stream, request).await;
+    Ok(answer.map_err(|error| error.to_string())?.response.status())
 }
 
 #[cfg(test)]

@@ -1,31 +1,22 @@
-//! Requests of commands to the service.
-//!
-//! One connection for each request, which may take hours. A client with a pool and redirects would be larger.
+//! Requests of commands to the service. Each may take hours.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use clap::Args;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request};
+use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-use tokio_util::task::AbortOnDropHandle;
 use url::Url;
 
 use crate::cli::Failure;
+use crate::client::{Answer, exchange, tls};
 
 /// How long the service may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -73,18 +64,12 @@ impl From<Problem> for Failure {
     }
 }
 
-/// An answer with status 200, as long as its connection is open.
-pub(super) struct Answer {
-    pub(super) response: Response<Incoming>,
-    _connection: AbortOnDropHandle<()>,
-}
-
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Server {
-    /// Sends a request, and waits for the head of the answer. `key`: its Idempotency-Key. Not cancel safe: the
+    /// Sends a request, and waits for the head of the answer, whose status is 200. `key`: its Idempotency-Key. Not cancel safe: the
     /// service may have executed it.
     pub(super) async fn send(
         &self,
@@ -113,19 +98,8 @@ impl Server {
         let request = request.body(body).map_err(wrong)?;
         let stream = timeout(CONNECT_LIMIT, self.connect()).await;
         let stream = stream.map_err(Problem::cut)?.map_err(Problem::cut)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(Problem::cut)?;
-        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // The request returns the same error.
-            let _ = connection.await;
-        }));
-        let response = sender.send_request(request).await.map_err(Problem::cut)?;
-        let answer = Answer {
-            response,
-            _connection: connection,
-        };
-        answer.checked().await
+        let answer = exchange(stream, request).await.map_err(Problem::cut)?;
+        checked(answer).await
     }
 
     async fn connect(&self) -> io::Result<Box<dyn Stream>> {
@@ -136,38 +110,28 @@ impl Server {
         if self.url.scheme() == "http" {
             return Ok(Box::new(stream));
         }
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let config = config.with_safe_default_protocol_versions();
-        let config = config
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots);
-        let connector = TlsConnector::from(Arc::new(config.with_no_client_auth()));
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Box::new(connector.connect(name, stream).await?))
+        Ok(Box::new(tls().connect(name, stream).await?))
     }
 }
 
-impl Answer {
-    /// The answer, or what the service says is wrong.
-    async fn checked(self) -> Result<Self, Problem> {
-        let status = self.response.status();
-        if status == 200 {
-            return Ok(self);
-        }
-        let mut text = format!("the service answers {status}");
-        let mut lines = Lines::of(self);
-        // The body of an error is one line, and may have no line break.
-        if let Some(line) = lines.next().await?
-            && let Ok(problem) = serde_json::from_str::<serde_json::Value>(&line)
-            && let Some(detail) = problem["detail"].as_str()
-        {
-            text = format!("{text}: {detail}");
-        }
-        let is_temporary = (502..=504).contains(&status.as_u16());
-        Err(Problem { text, is_temporary })
+/// The answer, or what the service says is wrong.
+async fn checked(answer: Answer) -> Result<Answer, Problem> {
+    let status = answer.response.status();
+    if status == 200 {
+        return Ok(answer);
     }
+    let mut text = format!("the service answers {status}");
+    let mut lines = Lines::of(answer);
+    // The body of an error is one line, and may have no line break.
+    if let Some(line) = lines.next().await?
+        && let Ok(problem) = serde_json::from_str::<serde_json::Value>(&line)
+        && let Some(detail) = problem["detail"].as_str()
+    {
+        text = format!("{text}: {detail}");
+    }
+    let is_temporary = (502..=504).contains(&status.as_u16());
+    Err(Problem { text, is_temporary })
 }
 
 /// The lines of an answer.

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Caller, Change, Idempotency, Line, Movement, MovementKind, Operation, OperationId, Quantity,
-    Remark, Remarks, Return, Revision, Sku, StockError, Warehouse,
+    Remark, Remarks, Return, Revision, Setting, Sku, StockError, Warehouse,
 };
 
 /// What must hold for the levels in a [`Scope`], so that a change is made.
@@ -140,5 +140,49 @@ impl Reversal {
             id: self.operation,
             ..Operation::of_lines(self.caller, lines, self.idempotency, remarks, self.deadline)?
         })
+    }
+}
+
+impl From<Adjustment> for Operation {
+    fn from(adjustment: Adjustment) -> Self {
+        let place = (adjustment.sku, adjustment.warehouse);
+        let change = Change::Adjust(adjustment.delta);
+        Self {
+            idempotency: adjustment.idempotency,
+            remarks: Remarks {
+                reason: Some(adjustment.reason),
+                reference: adjustment.reference,
+            },
+            ..Self::of_line(
+                (adjustment.operation, adjustment.caller),
+                place,
+                change,
+                adjustment.deadline,
+            )
+        }
+    }
+}
+
+impl From<LevelChange> for Operation {
+    fn from(change: LevelChange) -> Self {
+        let place = (change.sku, change.warehouse);
+        let setting = Change::Set(Setting {
+            on_hand: change.on_hand,
+            backorder_limit: change.backorder_limit,
+            precondition: change.precondition,
+            scope: change.scope,
+        });
+        Self {
+            remarks: Remarks {
+                reason: change.reason,
+                ..Remarks::default()
+            },
+            ..Self::of_line(
+                (change.operation, change.caller),
+                place,
+                setting,
+                change.deadline,
+            )
+        }
     }
 }

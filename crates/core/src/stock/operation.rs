@@ -6,8 +6,8 @@ use std::iter;
 use tokio::time::Instant;
 
 use super::{
-    Adjustment, Caller, Deduction, Ending, Holding, How, Idempotency, LevelChange, Movement,
-    OperationId, Precondition, Quantity, Remarks, Scope, Sku, StockError, Warehouse,
+    Caller, Deduction, Ending, Holding, How, Idempotency, Movement, OperationId, Precondition,
+    Quantity, Remarks, Scope, Sku, StockError, Warehouse,
 };
 
 /// The maximum number of lines of a request, and of levels of an operation.
@@ -366,50 +366,6 @@ impl From<Deduction> for Operation {
                 place,
                 change,
                 deduction.deadline,
-            )
-        }
-    }
-}
-
-impl From<Adjustment> for Operation {
-    fn from(adjustment: Adjustment) -> Self {
-        let place = (adjustment.sku, adjustment.warehouse);
-        let change = Change::Adjust(adjustment.delta);
-        Self {
-            idempotency: adjustment.idempotency,
-            remarks: Remarks {
-                reason: Some(adjustment.reason),
-                reference: adjustment.reference,
-            },
-            ..Self::of_line(
-                (adjustment.operation, adjustment.caller),
-                place,
-                change,
-                adjustment.deadline,
-            )
-        }
-    }
-}
-
-impl From<LevelChange> for Operation {
-    fn from(change: LevelChange) -> Self {
-        let place = (change.sku, change.warehouse);
-        let setting = Change::Set(Setting {
-            on_hand: change.on_hand,
-            backorder_limit: change.backorder_limit,
-            precondition: change.precondition,
-            scope: change.scope,
-        });
-        Self {
-            remarks: Remarks {
-                reason: change.reason,
-                ..Remarks::default()
-            },
-            ..Self::of_line(
-                (change.operation, change.caller),
-                place,
-                setting,
-                change.deadline,
             )
         }
     }

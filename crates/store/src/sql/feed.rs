@@ -92,12 +92,12 @@ pub trait Feed: Send + Sync {
     /// next of them. Returns whether all are done.
     async fn fill_published(&self) -> Result<bool>;
 
-    /// Publishes the changes of the levels that are remembered. Returns the number of the last row, if there was
-    /// something to publish. After an error, the levels are still remembered.
+    /// Publishes the changes of some of the levels that are remembered. Returns the number of the last row; `None`:
+    /// there was nothing to publish. After an error, the levels are still remembered.
     async fn publish(&self) -> Result<Option<i64>>;
 
-    /// The number of the last row.
-    async fn last_published(&self) -> Result<i64>;
+    /// The position after the last row. `None`: the events were just switched on, so changes may never be published.
+    async fn last_published(&self) -> Result<Option<EventCursor>>;
 
     /// At most `limit` events after a position, or else from the oldest one that is kept; of all levels or of one
     /// SKU. Reads a bounded number of rows.
@@ -145,27 +145,23 @@ impl<D: Dialect> Feed for SqlStore<D> {
     }
 
     async fn publish(&self) -> Result<Option<i64>> {
-        let mut last = None;
-        loop {
-            let levels = self.changed.take(LEVELS);
-            if !levels.is_empty() {
-                let published = self.publish_levels(&levels).await;
-                if published.is_err() {
-                    self.changed.remember(levels.iter().map(|(a, b)| (a, b)));
-                }
-                last = Some(published?);
-            }
-            if levels.len() < LEVELS {
-                return Ok(last);
-            }
+        let levels = self.changed.take(LEVELS);
+        if levels.is_empty() {
+            return Ok(None);
         }
+        let published = self.publish_levels(&levels).await;
+        if published.is_err() {
+            self.changed.remember(levels.iter().map(|(a, b)| (a, b)));
+        }
+        published.map(Some)
     }
 
-    async fn last_published(&self) -> Result<i64> {
+    async fn last_published(&self) -> Result<Option<EventCursor>> {
         let state: Vec<(i64, i64)> = self
             .select(&self.readers, &D::texts().feed_state, &[])
             .await?;
-        Ok(state.first().map_or(0, |(seq, _)| *seq))
+        let started = state.first().filter(|(_, filled)| *filled == 1);
+        Ok(started.map(|&(seq, _)| EventCursor { seq, version: None }))
     }
 
     async fn events(

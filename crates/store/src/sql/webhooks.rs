@@ -184,7 +184,17 @@ impl<D: Dialect> Webhooks for SqlStore<D> {
     ) -> Result<bool> {
         let (id, old) = (webhook.id.to_string(), webhook.position.to_string());
         let (new, end) = (position.to_string(), batch_end.map(|end| end.to_string()));
-        let columns = values![&*id, webhook.revision, &*old, &*new, end.as_deref()];
+        let old_end = webhook
+            .batch_end
+            .map_or_else(String::new, |end| end.to_string());
+        let columns = values![
+            &*id,
+            webhook.revision,
+            &*old,
+            &*new,
+            end.as_deref(),
+            &*old_end
+        ];
         let moved = self.change_rows(&D::texts().move_webhook, &columns);
         Ok(moved.await? > 0)
     }

@@ -83,15 +83,17 @@ INSERT INTO webhook (id, url, secret, types, low_at, revision, position, created
     VALUES ($1, $2, $3, $4, $5, 1, $6, cast({now} AS {integer}))
 
 -- change_webhook (id, revision, url, secret, old secret, time, types, limit, 1 or 0): unless another request was
--- faster; the time says how long the old secret is used, 1 disables
-UPDATE webhook SET url = $3, secret = $4, old_secret = $5, old_until = cast({now} AS {integer}) + $6, types = $7,
+-- faster; the time says how long an old secret is used after its rotation, 1 disables
+UPDATE webhook SET old_until = CASE WHEN secret = $4 THEN old_until ELSE cast({now} AS {integer}) + $6 END,
+        url = $3, secret = $4, old_secret = $5, types = $7,
         low_at = $8, disabled_at = CASE WHEN $9 = 1 THEN coalesce(disabled_at, cast({now} AS {integer})) END,
         failing_since = NULL, problem = NULL, revision = revision + 1
     WHERE id = $1 AND revision = $2
 
--- move_webhook (id, revision, cursor, cursor, cursor): to a position and the end of a batch, unless it has moved
+-- move_webhook (id, revision, cursor, cursor, cursor, cursor or empty): to a position and the end of a batch, unless
+-- either is not what it was
 UPDATE webhook SET position = $4, batch_end = $5, failing_since = NULL, problem = NULL
-    WHERE id = $1 AND revision = $2 AND position = $3
+    WHERE id = $1 AND revision = $2 AND position = $3 AND coalesce(batch_end, '') = $6
 
 -- fail_webhook (id, revision, text, time, 1 or 0): disabled if it has failed for so long, or is gone
 UPDATE webhook SET problem = $3, failing_since = coalesce(failing_since, cast({now} AS {integer})),
