@@ -11,7 +11,7 @@ use clap::Args;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -56,6 +56,8 @@ pub(super) struct Problem {
     pub(super) text: String,
     /// Whether another attempt may succeed.
     pub(super) is_temporary: bool,
+    /// After so many seconds.
+    pub(super) retry_after: u64,
 }
 
 impl Problem {
@@ -63,8 +65,14 @@ impl Problem {
         Self {
             text: format!("the connection to the service broke: {error}"),
             is_temporary: true,
+            retry_after: 0,
         }
     }
+}
+
+/// Whether a request that is answered with this status may succeed later.
+pub(super) fn is_temporary(status: u16) -> bool {
+    matches!(status, 429 | 502..=504)
 }
 
 impl From<Problem> for Failure {
@@ -109,6 +117,7 @@ impl Server {
         let wrong = |error: hyper::http::Error| Problem {
             text: format!("the API key or the key of the import cannot be sent: {error}"),
             is_temporary: false,
+            retry_after: 0,
         };
         let request = request.body(body).map_err(wrong)?;
         let stream = timeout(CONNECT_LIMIT, self.connect()).await;
@@ -156,6 +165,8 @@ impl Answer {
         if status == 200 {
             return Ok(self);
         }
+        let retry_after = self.response.headers().get(RETRY_AFTER);
+        let retry_after = retry_after.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
         let mut text = format!("the service answers {status}");
         let mut lines = Lines::of(self);
         // The body of an error is one line, and may have no line break.
@@ -165,8 +176,11 @@ impl Answer {
         {
             text = format!("{text}: {detail}");
         }
-        let is_temporary = (502..=504).contains(&status.as_u16());
-        Err(Problem { text, is_temporary })
+        Err(Problem {
+            text,
+            is_temporary: is_temporary(status.as_u16()),
+            retry_after: retry_after.unwrap_or_default(),
+        })
     }
 }
 
