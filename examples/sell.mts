@@ -1,5 +1,5 @@
-// Sells units, and repeats what a shop must repeat: 502, 503, 504, a request in flight, and broken
-// connections, with the same Idempotency-Key. So an order is sold once, although an answer was lost.
+// Sells units, and repeats what a shop must repeat: 500, 502, 503, 504, a request in flight, and
+// broken connections, with the same Idempotency-Key. So an order is sold once, although an answer was lost.
 //
 //     STOCKLOCK_KEY=slk_… node sell.mts http://localhost:8080 tea 2 order-7
 //
@@ -40,7 +40,7 @@ export async function sell(url: string, sku: string, quantity: number, key: stri
       const text = await response.text();
       const isJson = /[/+]json/.test(response.headers.get("Content-Type") ?? "");
       const body: Answer["body"] = isJson ? JSON.parse(text) : {};
-      const repeats = [429, 502, 503, 504].includes(response.status) || body.code === "request-in-flight";
+      const repeats = [429, 500, 502, 503, 504].includes(response.status) || body.code === "request-in-flight";
       if (!repeats) return { status: response.status, body };
       problem = `${response.status} ${body.code ?? ""}`;
       pause += 1000 * Number(response.headers.get("Retry-After") ?? 0);

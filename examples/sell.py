@@ -1,5 +1,5 @@
-"""Sells units, and repeats what a shop must repeat: 502, 503, 504, a request in flight, and broken
-connections, with the same Idempotency-Key. So an order is sold once, although an answer was lost.
+"""Sells units, and repeats what a shop must repeat: 500, 502, 503, 504, a request in flight, and
+broken connections, with the same Idempotency-Key. So an order is sold once, although an answer was lost.
 
     STOCKLOCK_KEY=slk_… python3 sell.py http://localhost:8080 tea 2 order-7
 
@@ -46,7 +46,7 @@ def sell(url, sku, quantity, key):
             is_json = response.headers.get_content_type().endswith("json")
             answer = json.loads(text) if is_json else {}
             code = answer.get("code")
-            if response.status not in (429, 502, 503, 504) and code != "request-in-flight":
+            if response.status not in (429, 500, 502, 503, 504) and code != "request-in-flight":
                 return response.status, answer
             problem = f"{response.status} {code}"
             pause += float(response.headers.get("Retry-After", 0))

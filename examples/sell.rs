@@ -1,5 +1,5 @@
-//! Sells units, and repeats what a shop must repeat: 502, 503, 504, a request in flight, and broken
-//! connections, with the same `Idempotency-Key`. So an order is sold once, although an answer was lost.
+//! Sells units, and repeats what a shop must repeat: 500, 502, 503, 504, a request in flight, and
+//! broken connections, with the same `Idempotency-Key`. So an order is sold once, although an answer was lost.
 //!
 //! ```sh
 //! STOCKLOCK_KEY=slk_… cargo run --example sell http://localhost:8080 tea 2 order-7
@@ -39,7 +39,7 @@ impl Order {
             let longest = Duration::from_millis(100) * 2_u32.pow(attempt.min(6));
             let mut pause = longest.mul_f64(fraction());
             let problem = match self.try_once(client).await {
-                Ok((429 | 502 | 503 | 504, retry_after, body)) => {
+                Ok((429 | 500 | 502 | 503 | 504, retry_after, body)) => {
                     pause += retry_after;
                     body.to_string()
                 }

@@ -19,8 +19,8 @@ mod client;
 mod file;
 
 use crate::client::Answer;
-use client::{Lines, Problem, Server};
-use file::ImportFile;
+use client::{Lines, Problem, Server, is_temporary};
+use file::{ImportFile, Unreadable, cannot_read};
 
 /// How often a request is sent that makes no progress.
 const ATTEMPTS: u32 = 5;
@@ -67,14 +67,9 @@ struct Line {
     detail: String,
     done: Option<bool>,
     rows: u64,
+    replayed: u64,
     failed: u64,
-}
-
-impl Line {
-    /// Whether the same may succeed later.
-    fn is_temporary(&self) -> bool {
-        (502..=504).contains(&self.status)
-    }
+    retry_after: u64,
 }
 
 /// Sends the file until every row has a definite answer.
@@ -82,10 +77,11 @@ pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
     let file = ImportFile::at(args.file)?;
     let key = args.key.unwrap_or_else(|| file.default_key());
     let path = format!("/import?dry_run={}", args.dry_run);
-    let mut attempt = 1;
+    let (mut furthest, mut attempt) = (0, 0);
     loop {
         let bar = bar(Some(file.size), "{bytes}/{total_bytes} [{bar:40}] {eta}");
-        let body = file.body(bar.clone())?;
+        let unreadable = Unreadable::default();
+        let body = file.body(bar.clone(), &unreadable)?;
         let lines = watched(&bar, async {
             let answer = args
                 .server
@@ -94,20 +90,32 @@ pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
             received(answer).await
         });
         let lines = lines.await;
+        let end = lines.as_ref().ok().and_then(|lines| lines.last());
+        let reached = bar.position() + end.map_or(0, |end| end.rows);
         bar.finish_and_clear();
-        let problem = match lines {
-            Ok(lines) if attempt == ATTEMPTS || !lines.iter().any(Line::is_temporary) => {
+        if let Some(error) = unreadable.get() {
+            return Err(cannot_read(&file.path, error));
+        }
+        attempt = if reached > furthest { 1 } else { attempt + 1 };
+        furthest = furthest.max(reached);
+        let (problem, retry_after) = match lines {
+            Ok(lines)
+                if attempt == ATTEMPTS || !lines.iter().any(|line| is_temporary(line.status)) =>
+            {
                 return report(&lines);
             }
             Err(problem) if attempt == ATTEMPTS || !problem.is_temporary => {
                 return Err(problem.into());
             }
-            Ok(_) => "the service could not make all rows".to_owned(),
-            Err(problem) => problem.text,
+            Ok(lines) => {
+                let seconds = lines.iter().map(|line| line.retry_after).max();
+                let problem = "the service could not make all rows".to_owned();
+                (problem, seconds.unwrap_or_default())
+            }
+            Err(problem) => (problem.text, problem.retry_after),
         };
         eprintln!("{problem}: sending the file again");
-        sleep(Duration::from_secs(attempt.into())).await;
-        attempt += 1;
+        sleep(Duration::from_secs(retry_after.max(attempt.into()))).await;
     }
 }
 
@@ -129,7 +137,10 @@ fn report(lines: &[Line]) -> Result<(), Failure> {
     for line in failed {
         eprintln!("line {}: {}: {}", line.row, line.code, line.detail);
     }
-    print_output(&format!("{} rows, {} failed\n", end.rows, end.failed))?;
+    print_output(&format!(
+        "{} rows, {} made before, {} failed\n",
+        end.rows, end.replayed, end.failed
+    ))?;
     if end.done != Some(true) {
         return Err(Failure::Other(format!("{}: {}", end.code, end.detail)));
     }

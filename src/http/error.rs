@@ -23,7 +23,7 @@ pub(super) struct ApiError {
     /// Additional fields of the body.
     fields: Vec<(&'static str, Field<'static>)>,
     /// Whether a retry makes sense, after so many seconds.
-    retry_after: Option<u32>,
+    pub(super) retry_after: Option<u32>,
     /// The internal cause, for the log only.
     pub(super) cause: Option<String>,
 }

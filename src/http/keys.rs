@@ -8,7 +8,7 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use tokio::time::sleep;
+use tokio::time::{Instant, timeout_at};
 use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 use utoipa::OpenApi as _;
 use utoipa::openapi::security::SecurityRequirement;
@@ -18,6 +18,7 @@ use super::openapi::{API_KEY, Document};
 use super::{Api, ApiError};
 use crate::access::{Access, Denied, Grant};
 use stocklock_core::access::Scope;
+use stocklock_core::stock::StockError;
 
 /// The routes with their documentation. A route cannot be added without what it needs.
 pub(super) struct Routes {
@@ -94,26 +95,46 @@ impl ValidateRequest<Body> for Guard {
     }
 }
 
-/// Admits more lines of a request that takes long: waits while its key is at its limit, and refuses them if the
-/// key is no longer valid. Cancel safe.
+/// For how long a request that takes long waits for its limit. nginx and `stocklock import` end a connection on
+/// which nothing happens for 60 s.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// Admits more lines of a request that takes long: waits while its key is at its limit, and refuses them if that
+/// takes too long, at shutdown, or if the key is no longer valid. Cancel safe.
 pub(super) async fn admit_more(
     api: &Api,
     headers: &HeaderMap,
     scope: Scope,
     lines: usize,
 ) -> Result<(), ApiError> {
-    let Access::Keys(keys) = &*api.access else {
-        return Ok(());
-    };
+    let end = Instant::now() + LONGEST_WAIT;
     loop {
-        match keys.admit(bearer(headers), scope) {
+        if api.shutdown.is_cancelled() {
+            let what = "this replica shuts down: send the file again with the same key";
+            return Err(StockError::Overloaded { what }.into());
+        }
+        let Access::Keys(keys) = &*api.access else {
+            return Ok(());
+        };
+        if lines == 0 {
+            return Ok(());
+        }
+        let denied = match keys.admit(bearer(headers), scope) {
             Ok(grant) => {
                 grant.charge_lines(lines);
                 return Ok(());
             }
-            Err(Denied::TooMany(seconds)) => sleep(Duration::from_secs(seconds.into())).await,
-            Err(denied) => return Err(denied.into()),
+            Err(denied) => denied,
+        };
+        let Denied::TooMany(seconds) = denied else {
+            return Err(denied.into());
+        };
+        let next = Instant::now() + Duration::from_secs(seconds.into());
+        if next > end {
+            return Err(denied.into());
         }
+        // Ends early at shutdown, which is checked above.
+        let _ = timeout_at(next, api.shutdown.cancelled()).await;
     }
 }
 

@@ -11,7 +11,7 @@ mod commands;
 mod imports;
 
 /// The lines of an answer.
-fn lines(answer: &Answer) -> Vec<Value> {
+pub(crate) fn lines(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");
     let text = answer.body.as_str().map(str::to_owned);
     let text = text.unwrap_or_else(|| answer.body.to_string());
@@ -166,7 +166,10 @@ async fn each_row_is_answered_and_made_once(#[values(Sqlite, Mysql, Postgres)] b
         .collect();
     assert_eq!(versions, [2, 3, 1, 1, 2, 2]);
     assert_eq!([&first[2]["on_hand"], &first[5]["on_hand"]], [50, 50]);
-    assert_eq!(first[13], json!({"done": true, "rows": 13, "failed": 7}));
+    assert_eq!(
+        first[13],
+        json!({"done": true, "rows": 13, "replayed": 0, "failed": 7})
+    );
     let units = json!([
         ["a", "main", 50],
         ["b", "main", 7],
@@ -185,6 +188,7 @@ async fn each_row_is_answered_and_made_once(#[values(Sqlite, Mysql, Postgres)] b
         .filter(|line| line["code"] == "replayed")
         .collect();
     assert_eq!(replayed.len(), 6, "{again:?}");
+    assert_eq!(again[13]["replayed"], 6);
     let versions: Vec<_> = replayed
         .iter()
         .filter_map(|line| line["version"].as_i64())

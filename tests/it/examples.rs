@@ -92,8 +92,10 @@ async fn forward(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
     .map(|name| (name.clone(), headers[name].clone()));
     let answer = request.headers(headers.into_iter().collect()).send().await;
     let answer = answer.expect("the replica answers");
-    if number == 4 {
-        return StatusCode::GATEWAY_TIMEOUT.into_response();
+    match number {
+        4 => return StatusCode::GATEWAY_TIMEOUT.into_response(),
+        5 => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        _ => {}
     }
     let status = answer.status();
     let content_type = answer.headers()[header::CONTENT_TYPE].clone();
@@ -151,7 +153,7 @@ async fn example_sells_each_order_once(
     let answer: Value = serde_json::from_str(&stdout).expect("it prints the answer");
     assert_eq!(answer["remaining"], 3);
     assert_eq!((before.fired(), after.fired()), (1, 1));
-    // Sold, then 502, 503, 504, and the first answer again.
-    assert_eq!(*gateway.keys.lock().expect("no panic"), ["order-7"; 5]);
+    // Sold, then 502, 503, 504, 500, and the first answer again.
+    assert_eq!(*gateway.keys.lock().expect("no panic"), ["order-7"; 6]);
     assert!(!stdout.contains("slk_") && !stderr.contains("slk_"));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use clap::Args;
 use http_body_util::BodyExt as _;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper::{Method, Request};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -47,6 +47,8 @@ pub(super) struct Problem {
     pub(super) text: String,
     /// Whether another attempt may succeed.
     pub(super) is_temporary: bool,
+    /// After so many seconds.
+    pub(super) retry_after: u64,
 }
 
 impl Problem {
@@ -54,8 +56,14 @@ impl Problem {
         Self {
             text: format!("the connection to the service broke: {error}"),
             is_temporary: true,
+            retry_after: 0,
         }
     }
+}
+
+/// Whether a request that is answered with this status may succeed later.
+pub(super) fn is_temporary(status: u16) -> bool {
+    matches!(status, 429 | 502..=504)
 }
 
 impl From<Problem> for Failure {
@@ -94,6 +102,7 @@ impl Server {
         let wrong = |error: hyper::http::Error| Problem {
             text: format!("the API key or the key of the import cannot be sent: {error}"),
             is_temporary: false,
+            retry_after: 0,
         };
         let request = request.body(body).map_err(wrong)?;
         let stream = timeout(CONNECT_LIMIT, self.connect()).await;
@@ -121,6 +130,8 @@ async fn checked(answer: Answer) -> Result<Answer, Problem> {
     if status == 200 {
         return Ok(answer);
     }
+    let retry_after = answer.response.headers().get(RETRY_AFTER);
+    let retry_after = retry_after.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
     let mut text = format!("the service answers {status}");
     let mut lines = Lines::of(answer);
     // The body of an error is one line, and may have no line break.
@@ -130,8 +141,11 @@ async fn checked(answer: Answer) -> Result<Answer, Problem> {
     {
         text = format!("{text}: {detail}");
     }
-    let is_temporary = (502..=504).contains(&status.as_u16());
-    Err(Problem { text, is_temporary })
+    Err(Problem {
+        text,
+        is_temporary: is_temporary(status.as_u16()),
+        retry_after: retry_after.unwrap_or_default(),
+    })
 }
 
 /// The lines of an answer.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use axum::body::{Body, Bytes};
 use form_urlencoded::byte_serialize;
@@ -20,10 +21,13 @@ const COLUMNS: [&str; 6] = ["sku", "warehouse", "add", "on_hand", "from", "creat
 /// About how many bytes are sent at once.
 const PART: usize = 32 * 1024;
 
+/// Why a file could not be read to its end.
+pub(super) type Unreadable = Arc<OnceLock<String>>;
+
 /// A file of rows.
 #[derive(Debug)]
 pub(super) struct ImportFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// In bytes.
     pub(super) size: u64,
 }
@@ -60,11 +64,13 @@ impl ImportFile {
         Ok(reader.trim(csv::Trim::All).from_reader(self.open()?))
     }
 
-    /// The rows. `bar` shows how much of the file was read. If it cannot be read to its end, the request breaks.
-    pub(super) fn body(&self, bar: ProgressBar) -> Result<Body, Failure> {
+    /// The rows. `bar` shows how much of the file was read. If it cannot be read to its end, the request breaks,
+    /// and `unreadable` has the reason: the request does not return it.
+    pub(super) fn body(&self, bar: ProgressBar, unreadable: &Unreadable) -> Result<Body, Failure> {
         let (sender, receiver) = mpsc::channel(4);
         let mut parts = Parts {
             sender,
+            unreadable: Arc::clone(unreadable),
             part: Vec::with_capacity(PART),
             bar,
         };
@@ -89,7 +95,7 @@ impl ImportFile {
     }
 }
 
-fn cannot_read(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+pub(super) fn cannot_read(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::Other(format!("cannot read {}: {error}", path.display()))
 }
 
@@ -109,6 +115,7 @@ fn columns(reader: &mut csv::Reader<File>) -> io::Result<Vec<&'static str>> {
 
 /// Sends the rows to the request.
 struct Parts {
+    unreadable: Unreadable,
     sender: mpsc::Sender<io::Result<Bytes>>,
     part: Vec<u8>,
     bar: ProgressBar,
@@ -129,6 +136,8 @@ impl Parts {
     fn end(mut self, sent: io::Result<()>) {
         self.flush();
         if let Err(error) = sent {
+            let _ = self.unreadable.set(error.to_string());
+            // Nobody may read any more.
             let _ = self.sender.blocking_send(Err(error));
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use futures_util::{StreamExt as _, stream};
 
 use super::super::{Api, ApiError};
-use super::{Answer, Answered, Row};
+use super::{Answer, Answered, REPLAYED, Row};
 use stocklock_core::level_service::{Imported, Levels, preview};
 use stocklock_core::stock::{Change, Count, CountedFrom, Operation, StockError};
 
@@ -104,5 +104,5 @@ fn answer(
     code: &'static str,
     made: Result<Imported, StockError>,
 ) -> Result<(&'static str, Option<i64>), StockError> {
-    made.map(|Imported { version }| (version.map_or("replayed", |_| code), version))
+    made.map(|Imported { version }| (version.map_or(REPLAYED, |_| code), version))
 }

@@ -39,14 +39,15 @@ async fn file_is_imported_once_and_its_errors_have_line_numbers() {
     let dry = run(&replica, &["import", file, "--dry-run"]).await;
     let levels = async || lines(&replica.get("/export").await);
     assert_eq!(levels().await.len(), 0, "{dry:?}");
-    for ended in [
-        dry,
-        run(&replica, &["import", file]).await,
-        run(&replica, &["import", file]).await,
+    for (ended, before) in [
+        (dry, 0),
+        (run(&replica, &["import", file]).await, 0),
+        (run(&replica, &["import", file]).await, 4),
     ] {
+        let report = format!("7 rows, {before} made before, 3 failed\n");
         assert_eq!(
-            (ended.code, &*ended.stdout),
-            (Some(1), "7 rows, 3 failed\n"),
+            (ended.code, ended.stdout),
+            (Some(1), report),
             "{}",
             ended.stderr
         );
@@ -89,10 +90,32 @@ async fn file_is_imported_once_and_its_errors_have_line_numbers() {
     let other = run(&replica, &["import", rows, "--key", "more"]).await;
     assert_eq!(
         (other.code, &*other.stdout),
-        (Some(0), "1 rows, 0 failed\n"),
+        (Some(0), "1 rows, 0 made before, 0 failed\n"),
         "{}",
         other.stderr
     );
+}
+
+/// Goal: a line that is no CSV is named, and the file is not sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn malformed_line_is_reported_at_once() {
+    let database = fresh_database(Sqlite).await;
+    let replica = Process::serving(&["serve"], &[("DATABASE_URL", &database.url)]).await;
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("rows.csv");
+    let file = path.to_str().expect("a text");
+    for line in [&b"b,2,3\n"[..], b"\xff,2\n"] {
+        fs::write(&path, [b"sku,add\na,1\n", line].concat()).expect("a file");
+        for arguments in [&["import", file][..], &["import", file, "--dry-run"]] {
+            let ended = run(&replica, arguments).await;
+            assert_eq!((ended.code, &*ended.stdout), (Some(1), ""));
+            let errors: Vec<_> = ended.stderr.lines().collect();
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].contains("cannot read"), "{errors:?}");
+            let error = errors[0].replace("line: ", "line ");
+            assert!(error.contains("line 3,"), "{errors:?}");
+        }
+    }
 }
 
 #[tokio::test]

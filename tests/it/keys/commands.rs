@@ -1,8 +1,11 @@
 //! `stocklock keys`, and `serve` with and without keys, as processes.
 
-use reqwest::Method;
-use serde_json::Value;
+use std::time::Duration;
 
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::bulk::lines;
 use crate::commands::assert_one_line_error;
 use crate::faults::until;
 use crate::support::app::send;
@@ -148,6 +151,53 @@ async fn wrong_key_options_are_refused() {
         assert_eq!(ended.code, Some(2), "{wrong}: {}", ended.stderr);
     }
     assert!(listed(&database.url).await.is_empty());
+}
+
+/// Goal: an import waits for its limit for a bounded time, which also ends at shutdown; what was made is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn import_waits_a_bounded_time_for_its_limit() {
+    let database = fresh_database(Sqlite).await;
+    let with = async |limit: &[&str]| {
+        let words = [&["--scopes=stock,read"], limit].concat();
+        create(&database.url, &words).await
+    };
+    let slow = with(&["--rate=1", "--burst=4"]).await;
+    let small = with(&["--rate=1", "--burst=2"]).await;
+    let faster = with(&["--rate=20", "--burst=4"]).await;
+    let unlimited = with(&[]).await;
+    let variables = [("DATABASE_URL", &*database.url), ("AUTH", "keys")];
+    let serve = Process::serving(&["serve"], &variables).await;
+    let rows = "{\"sku\": \"a\", \"on_hand\": 0, \"create\": true}\n".to_owned()
+        + &"{\"sku\": \"a\", \"add\": 1}\n".repeat(599);
+    let import = async |api_key: &str, key: &str| {
+        let request = serve.request(Method::POST, "/import").bearer_auth(api_key);
+        let request = request.header("content-type", "application/x-ndjson");
+        let answer = send(request.header("Idempotency-Key", key).body(rows.clone())).await;
+        (lines(&answer).pop().expect("an end"), answer.after)
+    };
+    let (refused, _) = import(&slow, "K").await;
+    let seen = json!([refused["done"], refused["code"], refused["rows"]]);
+    assert_eq!(seen, json!([false, "too-many-requests", 500]));
+    let seconds = refused["retry_after"].as_u64().expect("seconds");
+    assert!((400..=498).contains(&seconds), "{seconds}");
+    for (key, replayed) in [(&unlimited, 500), (&small, 600)] {
+        let (end, _) = import(key, "K").await;
+        let seen = json!([end["done"], end["rows"], end["replayed"]]);
+        assert_eq!(seen, json!([true, 600, replayed]));
+    }
+
+    let ends = async {
+        until("the first rows are made", async || {
+            let level = serve.request(Method::GET, "/stock/a");
+            send(level.bearer_auth(&unlimited)).await.ok()["available"] == 599 + 499
+        })
+        .await;
+        serve.terminate();
+    };
+    let ((ended, after), ()) = tokio::join!(import(&faster, "L"), ends);
+    assert_eq!(ended["code"], "overloaded", "{ended}");
+    // Its limit is reached for 25 s.
+    assert!(after < Duration::from_secs(20), "{after:?}");
 }
 
 #[tokio::test]

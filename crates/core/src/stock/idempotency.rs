@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use super::{Change, Late, Line, OperationId, Quantity, Remarks, Sku, Warehouse};
+use super::{Change, CountedFrom, Late, Line, OperationId, Quantity, Remarks, Sku, Warehouse};
 
 /// The sender of a request. Keys are unique per caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,9 +144,14 @@ impl RequestHash {
                 Change::Count(count) => {
                     let Line { sku, warehouse, .. } = one;
                     let reason = reason.unwrap_or_default();
+                    let from = match count.from {
+                        CountedFrom::Units(units) => format!("Units({units})"),
+                        CountedFrom::Any => "Any".to_owned(),
+                        CountedFrom::Absent => "Absent".to_owned(),
+                    };
                     return Self::of_lines(&format!(
-                        "count\n{sku}\t{warehouse}\t{}\t{:?}\n{reason}\n",
-                        count.on_hand, count.from
+                        "count\n{sku}\t{warehouse}\t{}\t{from}\n{reason}\n",
+                        count.on_hand
                     ));
                 }
                 Change::Return(_) | Change::Set(_) | Change::Hold(_) | Change::End(_) => {}
@@ -237,6 +242,7 @@ pub struct Idempotency {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Count;
     use super::*;
 
     /// The first release computed this hash, and its ledgers have it.
@@ -258,7 +264,7 @@ mod tests {
 
     /// Ledgers have these hashes.
     #[test]
-    fn hash_of_several_lines_never_changes() {
+    fn hash_of_lines_never_changes() {
         let line = |sku, warehouse, change| {
             let (sku, warehouse) = (Sku::parse(sku), Warehouse::parse(warehouse));
             Line::new(sku.unwrap(), warehouse.unwrap(), change)
@@ -269,8 +275,27 @@ mod tests {
             line("a", "main", Change::Adjust(-5)),
             line("a", "north", Change::Adjust(5)),
         ];
+        let counted = |from| {
+            let on_hand = 7;
+            [line("a", "main", Change::Count(Count { on_hand, from }))]
+        };
         let remarks = Remarks::recorded([Some("transfer".to_owned()), Some("R-1".to_owned())]);
         for (lines, remarks, expected) in [
+            (
+                &counted(CountedFrom::Units(5))[..],
+                &remarks,
+                "c1e37982bd8c3b314ed74b8f731c14b1317a4a8ade9cb7acd441452a518373af",
+            ),
+            (
+                &counted(CountedFrom::Any),
+                &remarks,
+                "3c3cbb21353f754c8b0c738fd12dcb75fa5c422ce95bfda50ad2e75e357bec28",
+            ),
+            (
+                &counted(CountedFrom::Absent),
+                &remarks,
+                "7a89daa8987686aad3555b4fe6122d4053cd353be11be38dcc4bf7e47592e722",
+            ),
             (
                 &order,
                 &Remarks::default(),
