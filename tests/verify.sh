@@ -40,6 +40,7 @@ faults | faults | | faults::full:: holder_stopped::full:: holder_killed::full:: 
 faults | databases | | oversell::full:: distant_race::full:: deduct_batch::full:: sold_out::full:: servers::full::
 counters | counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
 upgrades | upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
+galera | galera | TEST_STARTS=20 | --test-threads=1 galera::
 ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::
 locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::

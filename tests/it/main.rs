@@ -39,6 +39,7 @@ mod full {
     mod abandoned_reads;
     mod load;
 }
+mod galera;
 mod headers;
 mod holds;
 mod idempotency;
