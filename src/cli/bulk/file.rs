@@ -137,7 +137,7 @@ impl Parts {
         self.flush();
         if let Err(error) = sent {
             let _ = self.unreadable.set(error.to_string());
-            // Nobody may read any more.
+            // The request may have ended.
             let _ = self.sender.blocking_send(Err(error));
         }
     }

@@ -1,9 +1,16 @@
 //! `stocklock import` and `stocklock export`.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::post;
 use serde_json::json;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::lines;
 use crate::support::process::{Ended, Process};
@@ -116,6 +123,30 @@ async fn malformed_line_is_reported_at_once() {
             assert!(error.contains("line 3,"), "{errors:?}");
         }
     }
+}
+
+/// Goal: the attempts of an import are counted from its last progress on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn import_that_comes_further_is_not_given_up() {
+    let requests = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&requests);
+    let answer = async move |_: Bytes| {
+        let number = seen.fetch_add(1, Ordering::Relaxed) + 1;
+        let status = if number == 7 { 0 } else { 503 };
+        json!({"done": number == 7, "rows": number * 500, "status": status}).to_string()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let server = axum::serve(listener, Router::new().route("/import", post(answer)));
+    let _server = AbortOnDropHandle::new(tokio::spawn(async move {
+        server.await.expect("it serves");
+    }));
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("rows.ndjson");
+    fs::write(&path, "{}\n").expect("a file");
+    let file = path.to_str().expect("a text");
+    let ended = Process::run(&["import", file, "--url", &url], &[]).await;
+    assert_eq!(requests.load(Ordering::Relaxed), 7, "{}", ended.stderr);
 }
 
 #[tokio::test]
