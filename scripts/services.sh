@@ -11,6 +11,7 @@ set -euo pipefail
 needed=(
     "C compiler and make|cc make|gcc libc6-dev make"
     "MariaDB|mariadbd mariadb-install-db mariadb-admin|mariadb-server"
+    "Galera, and rsync, which copies a node|/usr/lib/galera/libgalera_smm.so rsync|galera-4 rsync"
     "PostgreSQL|postgres initdb|postgresql"
     "PgBouncer|pgbouncer|pgbouncer"
     "Redis|redis-server|redis-server"

@@ -43,6 +43,7 @@ counters | counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
 upgrades | upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
 bulk | imports | TEST_IMPORT_KILLS=50 TEST_COUNTS=500 | bulk::imports:: --skip memory
 bulk | import-rows | TEST_IMPORT_ROWS=1000000 | --test-threads=1 bulk::imports::memory
+galera | galera | TEST_STARTS=20 | --test-threads=1 galera::
 ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::
 locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::

@@ -43,6 +43,7 @@ mod full {
     mod abandoned_reads;
     mod load;
 }
+mod galera;
 mod headers;
 mod helm;
 mod holds;

@@ -4,11 +4,13 @@
 //! soon and is tried again after a pause, because sales queue behind it. A migration may take any
 //! time. The schema of a newer release is accepted: new columns are nullable, and old ones stay.
 
-use std::pin::pin;
+use std::future::pending;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType};
 use sqlx::{Connection as _, SqlSafeStr as _};
+use tokio::select;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
@@ -17,7 +19,7 @@ use super::pool::Server;
 
 mod explain;
 
-pub(super) use explain::{explain_file, explain_server};
+pub(super) use explain::{explain_file, explain_server, is_missing_table, waited_for_lock};
 use explain::{is_transient_on_file, is_transient_on_server};
 
 /// How long a server may be away, or a file may be in another process's migration.
@@ -44,7 +46,7 @@ const LONG_STEP: Duration = Duration::from_secs(1);
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// sqlx's record of the migrations that the database has.
-const TABLE: &str = "_sqlx_migrations";
+pub(super) const TABLE: &str = "_sqlx_migrations";
 
 /// The migrations of a database: version, description, file in `migrations/`. Add one here. A version is never
 /// changed after its release, and is left out by a database that does not need it.
@@ -69,6 +71,14 @@ pub(super) fn list(files: &[(i64, &'static str, &'static str)]) -> Vec<Migration
     files.iter().map(migration).collect()
 }
 
+/// Ends only if other processes are no longer excluded, with what happened. Dropping it may let them in.
+pub(super) type Exclusion = Pin<Box<dyn Future<Output = sqlx::Error> + Send>>;
+
+/// The exclusion that a connection keeps by itself until it is closed.
+pub(super) fn until_closed() -> Exclusion {
+    Box::pin(pending())
+}
+
 /// A database whose schema can be migrated. [`Server::open`] sets the session's time limits: none for
 /// a statement, and [`LOCK_LIMIT`] for a lock.
 pub(super) trait MigrationServer: Server<Connection: Migrate> {
@@ -81,11 +91,12 @@ pub(super) trait MigrationServer: Server<Connection: Migrate> {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = sqlx::Result<Vec<String>>> + Send;
 
-    /// Excludes other processes until the connection is closed. May wait for a second. Returns
-    /// whether that succeeded.
+    /// Excludes other processes while the connection and the answer live. May wait for a second. Returns
+    /// `None` if another process migrates.
     fn try_lock(
+        &self,
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = sqlx::Result<bool>> + Send;
+    ) -> impl Future<Output = Result<Option<Exclusion>, MigrateError>> + Send;
 
     /// Removes what an interrupted attempt of this migration has left.
     fn prepare(
@@ -149,7 +160,7 @@ async fn attempt<S: MigrationServer>(
     let mut connection = opened.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
     let refusals = server.refusals(&mut connection).await?;
     if refusals.is_empty() {
-        update::<S>(&mut connection, migrations).await?;
+        update(server, &mut connection, migrations).await?;
         S::check_schema(&mut connection).await?;
     }
     connection.close().await?;
@@ -157,6 +168,7 @@ async fn attempt<S: MigrationServer>(
 }
 
 async fn update<S: MigrationServer>(
+    server: &S,
     connection: &mut S::Connection,
     migrations: &[&Migration],
 ) -> Result<(), MigrateError> {
@@ -164,8 +176,19 @@ async fn update<S: MigrationServer>(
     if next(connection, migrations).await?.is_none() {
         return Ok(());
     }
-    let locked = lock::<S>(connection);
-    with_progress("another process is updating the schema", locked).await?;
+    let locked = lock(server, connection);
+    let exclusion = with_progress("another process is updating the schema", locked).await?;
+    select! {
+        biased;
+        lost = exclusion => Err(lost.into()),
+        applied = apply_all::<S>(connection, migrations) => applied,
+    }
+}
+
+async fn apply_all<S: MigrationServer>(
+    connection: &mut S::Connection,
+    migrations: &[&Migration],
+) -> Result<(), MigrateError> {
     connection.ensure_migrations_table(TABLE).await?;
     while let Some(migration) = next(connection, migrations).await? {
         let Migration {
@@ -187,7 +210,7 @@ async fn next<'m, C: Migrate>(
     migrations: &[&'m Migration],
 ) -> Result<Option<&'m Migration>, MigrateError> {
     let applied = match connection.list_applied_migrations(TABLE).await {
-        Err(error) if explain::is_missing_table(&error) => return Ok(migrations.first().copied()),
+        Err(error) if is_missing_table(&error) => return Ok(migrations.first().copied()),
         applied => applied?,
     };
     // After the list: what the list has without the mark is complete.
@@ -219,13 +242,18 @@ async fn next<'m, C: Migrate>(
     Ok(None)
 }
 
-async fn lock<S: MigrationServer>(connection: &mut S::Connection) -> sqlx::Result<()> {
+async fn lock<S: MigrationServer>(
+    server: &S,
+    connection: &mut S::Connection,
+) -> Result<Exclusion, MigrateError> {
     // No session waits inside a statement, because an index that is built concurrently waits for all
     // statements that are running.
-    while !S::try_lock(connection).await? {
+    loop {
+        if let Some(exclusion) = server.try_lock(connection).await? {
+            return Ok(exclusion);
+        }
         sleep(TURN_PAUSE).await;
     }
-    Ok(())
 }
 
 /// Applies a migration, as soon as no other session holds a lock that it needs.
@@ -235,7 +263,7 @@ async fn apply<S: MigrationServer>(
 ) -> Result<Duration, MigrateError> {
     loop {
         match try_to_apply::<S>(connection, migration).await {
-            Err(error) if explain::waited_for_lock(&error) => sleep(LOCK_PAUSE).await,
+            Err(error) if waited_for_lock(&error) => sleep(LOCK_PAUSE).await,
             applied => return applied,
         }
     }

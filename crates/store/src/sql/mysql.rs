@@ -16,6 +16,7 @@ use super::write::{Session, Write, Written, WrittenLevel};
 use crate::{AttemptOutcome, Result, StoreError};
 
 mod connect;
+mod galera;
 mod parameters;
 mod procedure;
 mod requirements;

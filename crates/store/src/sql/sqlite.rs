@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::Dialect;
 use super::errors::{self, Inserted, before_commit};
-use super::migration::{self, MigrationServer, migrations};
+use super::migration::{self, Exclusion, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd};
 use super::statement::{Statement, fetch, query, values};
 use super::statements::{Files, Texts, statements};
@@ -281,8 +281,8 @@ impl MigrationServer for SqliteFile {
 
     /// SQLite has no lock that outlives a transaction, so one of two processes that start together
     /// may fail. When it tries again, the other one is done.
-    async fn try_lock(_: &mut SqliteConnection) -> sqlx::Result<bool> {
-        Ok(true)
+    async fn try_lock(&self, _: &mut SqliteConnection) -> Result<Option<Exclusion>, MigrateError> {
+        Ok(Some(migration::until_closed()))
     }
 
     /// Each migration is one transaction.

@@ -50,7 +50,7 @@ pub(super) fn is_transient_on_file(error: &MigrateError) -> bool {
 }
 
 /// Whether a statement gave up waiting for a lock, or was aborted because of another session's lock.
-pub(super) fn waited_for_lock(error: &MigrateError) -> bool {
+pub(in crate::sql) fn waited_for_lock(error: &MigrateError) -> bool {
     driver_error(error).is_some_and(|error| {
         let verdict = classify(error);
         matches!(
@@ -61,7 +61,7 @@ pub(super) fn waited_for_lock(error: &MigrateError) -> bool {
 }
 
 /// Whether the database has no record of migrations.
-pub(super) fn is_missing_table(error: &MigrateError) -> bool {
+pub(in crate::sql) fn is_missing_table(error: &MigrateError) -> bool {
     let error = driver_error(error).and_then(sqlx::Error::as_database_error);
     error.is_some_and(|error| {
         // PostgreSQL, MariaDB and MySQL; SQLite has no code for it.

@@ -6,12 +6,13 @@ use sqlx::migrate::{MigrateError, Migration};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{ConnectOptions, Executor, MySqlConnection, SqlStr};
 
+use super::galera;
 use super::parameters::query;
 use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
-use crate::sql::migration::{self, MigrationServer, migrations};
+use crate::sql::migration::{self, Exclusion, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
 use crate::sql::statement::{Statement, fetch, trusted};
 
@@ -46,7 +47,7 @@ fn session(lock: u64, statement: u128) -> SqlStr {
     ))
 }
 
-/// Waits for a second. The server releases the lock when the session ends. sqlx's own lock does not
+/// Waits for a second. The node releases the lock when the session ends. sqlx's own lock does not
 /// work on MariaDB: sqlx asks for it with a negative time-out, is refused, and does not notice.
 const MIGRATION_LOCK: &str = "SELECT get_lock(concat('stocklock.', md5(database())), 1)";
 
@@ -139,11 +140,20 @@ impl MigrationServer for MySqlServer {
         refusals(connection).await
     }
 
-    async fn try_lock(connection: &mut MySqlConnection) -> sqlx::Result<bool> {
+    async fn try_lock(
+        &self,
+        connection: &mut MySqlConnection,
+    ) -> Result<Option<Exclusion>, MigrateError> {
         let granted: Option<i64> = sqlx::query_scalar(MIGRATION_LOCK)
-            .fetch_one(connection)
+            .fetch_one(&mut *connection)
             .await?;
-        Ok(granted == Some(1))
+        if granted != Some(1) {
+            return Ok(None);
+        }
+        if !galera::is_on(connection).await? {
+            return Ok(Some(migration::until_closed()));
+        }
+        galera::try_lock(connection, self.open().await?).await
     }
 
     async fn prepare(connection: &mut MySqlConnection, migration: &Migration) -> sqlx::Result<()> {

@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions, Executor, PgConnection, Postgres, SqlStr};
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
-use crate::sql::migration::{self, MigrationServer, migrations};
+use crate::sql::migration::{self, Exclusion, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
 use crate::sql::statement::{Statement, fetch, query, trusted};
 
@@ -137,9 +137,13 @@ impl MigrationServer for PostgresServer {
         refusals(connection, self.open().await?).await
     }
 
-    async fn try_lock(connection: &mut PgConnection) -> sqlx::Result<bool> {
+    async fn try_lock(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<Exclusion>, MigrateError> {
         let lock = sqlx::query_scalar(MIGRATION_LOCK);
-        lock.fetch_one(connection).await
+        let granted: bool = lock.fetch_one(connection).await?;
+        Ok(granted.then(migration::until_closed))
     }
 
     /// An index that is built concurrently waits for every open transaction, but no sale waits for
