@@ -71,7 +71,7 @@ async fn replicas_start_at_once_on_an_empty_postgresql() {
     }
 }
 
-/// One process is killed while it migrates. Those at the other nodes finish what it has begun.
+/// One process is killed while it migrates. The processes at the other nodes finish its migration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migration_of_a_killed_process_is_finished_on_galera() {
     let cluster = GaleraCluster::start().await;
