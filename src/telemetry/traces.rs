@@ -139,7 +139,7 @@ impl TraceSender {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the sender of traces failed"),
             Err(_elapsed) => {
-                tracing::warn!("the collector of traces is too slow; spans were not sent")
+                tracing::warn!("the collector of traces is too slow; spans were not sent");
             }
         }
     }
