@@ -282,7 +282,7 @@ async fn late_commit_is_not_skipped(#[values(Mysql, Postgres)] backend: Backend)
     let delay = Duration::from_secs(number("TEST_LATE_SECONDS", 1));
     let app = publishing(backend, 2).await;
     for sku in ["raw", "tea"] {
-        app.set_level(sku, 1_000).await;
+        app.set_level(sku, 1_000_000).await;
     }
     events(&app, "", "", 2).await;
     let mut raw = Raw::connect(backend, &app.database_url).await;
