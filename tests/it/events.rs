@@ -301,3 +301,47 @@ async fn late_commit_is_not_skipped(#[values(Mysql, Postgres)] backend: Backend)
     let (late, _) = events(&app, "sku=raw", &cursor, 1).await;
     assert_eq!(names(&late), ["raw 2"]);
 }
+
+/// A cursor that is given before all levels are looked through could skip changes.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursor_is_given_only_after_the_start(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let app = publishing(backend, 1).await;
+    let mut raw = Raw::connect(backend, &app.database_url).await;
+    for (filled, exported, created) in [(false, 503, 503), (true, 200, 201)] {
+        let state = if filled {
+            "UPDATE feed_state SET filled = 1"
+        } else {
+            "UPDATE feed_state SET filled = 0"
+        };
+        raw.run(state).await.expect("the state can be set");
+        let export = app.get("/export").await;
+        assert_eq!(export.status, exported, "{export:?}");
+        assert_eq!(export.headers.contains_key("x-events-cursor"), filled);
+        let webhook = app.request(0, Method::POST, "/webhooks");
+        let webhook = send(webhook.json(&json!({"url": "https://1.1.1.1/"}))).await;
+        assert_eq!(webhook.status, created, "{webhook:?}");
+    }
+}
+
+/// More levels change at once than one transaction publishes.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_many_levels_are_all_published(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    const LEVELS: usize = 2_500;
+    let app = publishing(backend, 1).await;
+    let row = |number| format!("{{\"sku\": \"s{number}\", \"on_hand\": 1, \"create\": true}}\n");
+    let rows: String = (0..LEVELS).map(row).collect();
+    let import = app.request(0, Method::POST, "/import");
+    let import = import.header("Idempotency-Key", "many");
+    let import = import.header("Content-Type", "application/x-ndjson");
+    send(import.body(rows)).await.ok();
+    let (found, _) = events(&app, "limit=1000", "", LEVELS).await;
+    let mut found = names(&found);
+    found.sort_unstable();
+    let mut expected: Vec<_> = (0..LEVELS).map(|number| format!("s{number} 1")).collect();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}

@@ -254,6 +254,7 @@ fn signed(secret: &str, got: &Got) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_are_signed_with_both_secrets_for_a_while() {
+    const UNTIL: &str = "SELECT cast(old_until AS text) FROM webhook";
     let app = TestApp::with_flags(Sqlite, 2, &ON).await;
     started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(204)]).await;
@@ -264,10 +265,8 @@ async fn messages_are_signed_with_both_secrets_for_a_while() {
     let path = format!("/webhooks/{}", created.id);
     let test = async || {
         let tested = send(app.request(0, Method::POST, &format!("{path}/test"))).await;
-        assert_eq!(
-            *tested.ok(),
-            json!({"delivered": true, "status": 204, "problem": null})
-        );
+        let expected = json!({"delivered": true, "status": 204, "problem": null});
+        assert_eq!(*tested.ok(), expected);
         receiver.got().pop().expect("a message")
     };
     let got = test().await;
@@ -277,9 +276,11 @@ async fn messages_are_signed_with_both_secrets_for_a_while() {
     let both = format!("{} {}", signed(&second, &got), signed(&first, &got));
     assert_eq!(got.headers["webhook-signature"], both);
     let mut raw = Raw::connect(Sqlite, &app.database_url).await;
-    raw.run("UPDATE webhook SET old_until = 0")
-        .await
-        .expect("a day passes");
+    let until = raw.text(UNTIL).await;
+    patch(&app, &created.id, json!({"low_at": 1})).await.ok();
+    assert_eq!(raw.text(UNTIL).await, until, "only a rotation counts");
+    let passed = raw.run("UPDATE webhook SET old_until = 0").await;
+    passed.expect("a day passes");
     let got = test().await;
     assert_eq!(got.headers["webhook-signature"], signed(&second, &got));
     assert!(app.get(&path).await.ok()["secret"].is_null());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -133,6 +134,33 @@ async fn holds_of_several_lines_meet_orders(#[values(Sqlite, Mysql, Postgres)] b
         assert_eq!(level(&app, sku).await, (ROUNDS - sold, 0));
         is_consistent(&app, sku).await;
     }
+}
+
+/// They share a statement, which may read the hold for several of them.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_for_one_hold_see_each_line_once(
+    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
+) {
+    let app = TestApp::with_stock(backend, 1, "a", 10).await;
+    let lines = json!([{"sku": "a"}, {"sku": "a", "quantity": 2}]);
+    let held = id(&hold(&app, "h", lines, json!(600)).await);
+    let path = format!("/operations/{held}");
+    let seen = join_all((0..32).map(|_| app.get_json(&path))).await;
+    let expected = json!([{"line": 0, "open": 1}, {"line": 1, "open": 2}]);
+    for operation in seen {
+        assert_eq!(operation["hold"]["lines"], expected);
+    }
+    let (confirm, nothing) = (format!("{path}/confirm"), json!({}));
+    let confirms = (0..32).map(|_| post_plain(&app, 0, &confirm, &nothing));
+    let confirmed = join_all(confirms).await;
+    let first = confirmed.iter().filter(|one| !one.replayed).count();
+    assert_eq!(first, 1);
+    for one in &confirmed {
+        assert_eq!(one.ok(), confirmed[0].ok());
+    }
+    assert_eq!(level(&app, "a").await, (7, 0));
+    is_consistent(&app, "a").await;
 }
 
 /// Another program keeps the row of a hold, and removes that of another.

@@ -1,5 +1,6 @@
 //! Reads the open lines of holds. Requests that come while others are read share the next statement.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -63,19 +64,22 @@ impl OpenLines {
         answered.await.unwrap_or_else(|_| Err(ended_early()))
     }
 
-    /// Reads until nobody waits.
+    /// Reads until no request waits.
     async fn read(self: Arc<Self>) {
         while let Some(asked) = self.next() {
-            let (store, holds) = (Arc::clone(&self.store), asked.iter().map(|(hold, _)| *hold));
-            let holds: Vec<_> = holds.collect();
+            // Several may ask for the same hold, and each of its lines is to be read once.
+            let holds: HashSet<_> = asked.iter().map(|(hold, _)| *hold).collect();
+            let (store, holds) = (Arc::clone(&self.store), Vec::from_iter(holds));
             // In its own task, so that a panic does not end this one.
             let found = tokio::spawn(async move { store.open_lines(&holds).await }).await;
             match found {
                 Ok(Ok(found)) => {
+                    let of_holds = found.chunk_by(|one, next| one.hold == next.hold);
+                    let of_holds: HashMap<_, _> = of_holds.map(|of| (of[0].hold, of)).collect();
                     for (hold, answer) in asked {
-                        let of_hold = found.iter().filter(|one| one.hold == hold);
+                        let lines = of_holds.get(&hold).copied().unwrap_or_default();
                         // One that has gone needs no answer.
-                        let _ = answer.send(Ok(of_hold.cloned().collect()));
+                        let _ = answer.send(Ok(lines.to_vec()));
                     }
                 }
                 Ok(Err(mut error)) => {
@@ -92,7 +96,7 @@ impl OpenLines {
         }
     }
 
-    /// Those that the next statement reads. `None`: nobody waits, and the task ends.
+    /// Those that the next statement reads. `None`: no request waits, and the task ends.
     fn next(&self) -> Option<Vec<(OperationId, Answer)>> {
         let mut waiting = self.waiting();
         if waiting.holds.is_empty() {

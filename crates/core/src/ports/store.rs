@@ -84,7 +84,7 @@ pub trait HoldStore: OperationStore {
     /// recorded for each line.
     async fn children(&self, parent: OperationId) -> Result<Vec<Movement>, StoreError>;
 
-    /// The open lines of these holds, in the order of their numbers.
+    /// The open lines of these holds, each named once. Those of a hold are together, in the order of their numbers.
     async fn open_lines(&self, holds: &[OperationId]) -> Result<Vec<OpenHold>, StoreError>;
 
     /// Open lines of holds, in the order of their ends.
