@@ -122,7 +122,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Returns whether anybody still reads.
+    /// Returns whether the request is still being sent.
     fn push(&mut self, line: &[u8]) -> bool {
         self.part.extend_from_slice(line);
         self.part.len() < PART || self.flush()

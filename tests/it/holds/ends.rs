@@ -72,7 +72,7 @@ async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend
             match (confirm.status, release.status) {
                 (200, 409) => confirmed += 1,
                 (409, 200) => released += 1,
-                // Nobody else buys, so units are left for it.
+                // No other request buys, so units are left for it.
                 other => panic!("{other:?}: {confirm:?} {release:?}"),
             }
             late += usize::from(confirm.body["late"] == true);

@@ -195,7 +195,7 @@ FROM {wanted} {join stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wa
 -- unpublished (list), planned each time
 SELECT stock.sku, stock.warehouse {changed_levels}
 
--- last_filled: where the first look through the levels goes on
+-- last_filled: the level after which the first look through the levels goes on
 SELECT sku, warehouse FROM published ORDER BY sku DESC, warehouse DESC LIMIT 1
 
 -- last_old (time, limit): the last of the oldest rows of the feed that is older than so many milliseconds

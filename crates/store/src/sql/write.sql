@@ -107,7 +107,7 @@ DELETE FROM webhook WHERE id = $1
 INSERT INTO hold (operation_id, line, sku, warehouse, units, expires_at, reference)
     SELECT operation_id, line, sku, warehouse, units, ends_at, reference FROM {wanted_lines}
 
--- extend_hold (operation, milliseconds): from now, or for ever if that is NULL. No line that is due; none becomes
+-- extend_hold (operation, milliseconds): from now, or without an end if that is NULL. No line that is due; none becomes
 -- shorter.
 UPDATE hold SET expires_at = CASE WHEN expires_at > coalesce(cast({now} AS {integer}) + $2, 9223372036854775807)
         THEN expires_at ELSE coalesce(cast({now} AS {integer}) + $2, 9223372036854775807) END
