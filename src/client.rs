@@ -1,7 +1,7 @@
 //! HTTP requests to other processes, each over a connection of its own: no pool, no redirects, no proxies.
 
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
@@ -54,15 +54,15 @@ where
     })
 }
 
-/// TLS that trusts the certificates of this machine.
-pub(crate) fn tls() -> TlsConnector {
+/// TLS that trusts the certificates of this machine, which are read at the first use.
+pub(crate) static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
     let config = config.with_safe_default_protocol_versions();
     let config = config.expect("the provider has the versions");
     Arc::new(config.with_root_certificates(roots).with_no_client_auth()).into()
-}
+});
 
 /// Sends `request` to `address` (`host:port`), and returns the whole answer.
 ///

@@ -2,15 +2,12 @@
 //!
 //! utoipa derives names and descriptions. The limits come from the value types.
 
-use std::sync::LazyLock;
-
 use serde_json::{Map, Value, json};
 
 use super::order_lines::MAX_WAREHOUSES;
 use super::paging::PageSize;
 use stocklock_core::stock::{
     IdempotencyKey, MAX_LINE_NUMBER, MAX_LINES, MAX_NAME_CHARS, MAX_UNITS, Quantity, Remark,
-    is_name_char,
 };
 
 /// The maximum number of lines of a batch.
@@ -91,28 +88,9 @@ const EITHER: [(&str, Names, Names, Names); 4] = [
 ];
 
 /// One character of a name, as a regular expression that lists what it is not. Python has no names of
-/// properties such as `\p{L}`, and others have them from another version of Unicode.
-static NAME_CHAR: LazyLock<String> = LazyLock::new(|| {
-    let mut chars = ('\0'..=char::MAX).filter(|c| !is_name_char(*c)).peekable();
-    let mut class = "[^".to_owned();
-    while let Some(first) = chars.next() {
-        let mut last = first;
-        while let Some(next) = chars.next_if(|next| u32::from(*next) == u32::from(last) + 1) {
-            last = next;
-        }
-        class += &escaped(first);
-        if last != first {
-            class += "-";
-            class += &escaped(last);
-        }
-    }
-    class + "]"
-});
-
-/// A character in a regular expression. Python and ECMA-262 share an escape of four digits only.
-fn escaped(c: char) -> String {
-    u16::try_from(u32::from(c)).map_or_else(|_| c.into(), |code| format!(r"\u{code:04x}"))
-}
+/// properties such as `\p{L}`, and others have them from another version of Unicode. It is written down
+/// because its computation takes longer than the rest of a start.
+const NAME_CHAR: &str = include_str!("name_char.txt").trim_ascii_end();
 
 /// A list of entity tags.
 const TAGS: &str = r#"^(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*$"#;
@@ -263,7 +241,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             json!({"type": "string", "pattern": format!("^v1;{number}(;{number})?$")})
         }
         "cursor" | "after" => {
-            let name = format!("{}{{1,{MAX_NAME_CHARS}}}", *NAME_CHAR);
+            let name = format!("{}{{1,{MAX_NAME_CHARS}}}", NAME_CHAR);
             let pattern = if ["get /stock", "get /export"].contains(&place) {
                 format!(r"^(?!(deduct|\.+)/){name}/(?!\.+$){name}$")
             } else {
@@ -297,7 +275,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "restock" | "cached" | "late" | "split" | "dry_run" | "enabled" | "rotate_secret" => {
             json!({"type": "boolean"})
         }
-        "prefix" => text(MAX_NAME_CHARS, &format!("^{}+$", *NAME_CHAR)),
+        "prefix" => text(MAX_NAME_CHARS, &format!("^{}+$", NAME_CHAR)),
         "available_max" => whole(i64::MIN, i64::MAX),
         "levels" => {
             let name = json!({"$ref": "#/components/schemas/LevelName"});
@@ -322,7 +300,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
 
 /// A name. It is not one of `reserved`, and not of dots alone, which are steps of a path.
 fn name(reserved: &str, exception: &str) -> Value {
-    let pattern = format!(r"^(?!({reserved}\.+)$){}+$", *NAME_CHAR);
+    let pattern = format!(r"^(?!({reserved}\.+)$){}+$", NAME_CHAR);
     let mut name = text(MAX_NAME_CHARS, &pattern);
     name["description"] = format!(
         "1 to {MAX_NAME_CHARS} letters and marks of any script, digits, `.`, `_`, `-`, in normal \
@@ -342,4 +320,33 @@ fn whole(minimum: i64, maximum: i64) -> Value {
 
 fn one_of(names: &[&str]) -> Value {
     json!({"type": "string", "enum": names})
+}
+
+#[cfg(test)]
+mod tests {
+    use stocklock_core::stock::is_name_char;
+
+    /// A character in a regular expression. Python and ECMA-262 share an escape of four digits only.
+    fn escaped(c: char) -> String {
+        u16::try_from(u32::from(c)).map_or_else(|_| c.into(), |code| format!(r"\u{code:04x}"))
+    }
+
+    /// If it fails after an update of Unicode's tables, write the computed text into the file.
+    #[test]
+    fn name_char_is_what_no_name_may_have() {
+        let mut chars = ('\0'..=char::MAX).filter(|c| !is_name_char(*c)).peekable();
+        let mut class = "[^".to_owned();
+        while let Some(first) = chars.next() {
+            let mut last = first;
+            while let Some(next) = chars.next_if(|next| u32::from(*next) == u32::from(last) + 1) {
+                last = next;
+            }
+            class += &escaped(first);
+            if last != first {
+                class += "-";
+                class += &escaped(last);
+            }
+        }
+        assert_eq!(super::NAME_CHAR, class + "]");
+    }
 }

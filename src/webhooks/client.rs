@@ -15,11 +15,10 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::address::Allowed;
-use crate::client::{exchange, tls};
+use crate::client::{TLS, exchange};
 
 /// The time of one message, from the look-up of the name to the status.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -30,7 +29,6 @@ type Resolve = Arc<dyn Fn(String, u16) -> BoxFuture<'static, Vec<SocketAddr>> + 
 /// Sends messages to receivers.
 #[derive(Clone)]
 pub(crate) struct Client {
-    tls: TlsConnector,
     allowed: Allowed,
     resolve: Resolve,
 }
@@ -58,7 +56,6 @@ impl Client {
             })
         };
         Self {
-            tls: tls(),
             allowed,
             resolve: Arc::new(resolve),
         }
@@ -109,7 +106,7 @@ impl Client {
             .trim_end_matches(']')
             .to_owned();
         let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
-        let stream = self.tls.connect(name, stream).await;
+        let stream = TLS.connect(name, stream).await;
         send(stream.map_err(|error| error.to_string())?, url, message).await
     }
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use url::Url;
 
 use crate::cli::Failure;
-use crate::client::{Answer, exchange, tls};
+use crate::client::{Answer, TLS, exchange};
 
 /// How long the service may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -120,7 +120,7 @@ impl Server {
             return Ok(Box::new(stream));
         }
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Box::new(tls().connect(name, stream).await?))
+        Ok(Box::new(TLS.connect(name, stream).await?))
     }
 }
 
