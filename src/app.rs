@@ -76,7 +76,12 @@ impl Replica {
             limits.unknown_outcome_limit(),
         );
         let writes = WritePool::new(limits.max_in_flight as usize);
-        let scheduler = Scheduler::new(Arc::clone(&store) as _, &policy, Arc::new(TokioSpawn));
+        let scheduler = Scheduler::new(
+            Arc::clone(&store) as _,
+            &policy,
+            Arc::new(TokioSpawn),
+            Arc::clone(&metrics) as _,
+        );
         let context = DeductionContext {
             scheduler: Arc::clone(&scheduler),
             store: Arc::clone(&store) as _,

@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use uuid::Uuid;
 
 use crate::telemetry;
 use stocklock_core::ports::DeductionMetrics;
@@ -18,16 +19,21 @@ use stocklock_core::stock::{Audit, Sku};
 
 mod audits;
 mod cache;
+mod lag;
 mod locks;
 
 use audits::AuditGauges;
 pub(crate) use cache::{CacheMetrics, CachedRead};
+pub(crate) use lag::Lag;
 pub use locks::LockMetrics;
 
 /// Upper bounds in seconds, from a fast commit on loopback to the deadline.
 const SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 ];
+
+/// Upper bounds of the lines of a batch.
+const LINES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 /// The names and values of `N` labels.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -44,12 +50,18 @@ pub struct Metrics {
     registry: Registry,
     deductions: Counters<Labels<2>>,
     operations: Counters<Labels<2>>,
+    holds_expired: Counters<Labels<1>>,
+    batch_lines: Histogram,
     deduct_seconds: Seconds<Labels<1>>,
     responses: Counters<[(&'static str, u16); 1]>,
     counter_asks: Counters<Labels<1>>,
     writes_refused: Counters<Labels<2>>,
     /// Messages to webhooks that have not arrived.
     pub(crate) webhook_failures: Counter,
+    /// The webhooks that this replica sends to, and that have not got all events.
+    pub(crate) webhook_lag: Lag<Uuid>,
+    /// The publisher of events.
+    pub(crate) feed_lag: Lag<()>,
     audits: AuditGauges,
     /// The metrics of the cached levels.
     pub(crate) cache: CacheMetrics,
@@ -71,6 +83,17 @@ impl Default for Metrics {
             "Messages to webhooks that have not arrived; they are sent again",
             webhook_failures.clone(),
         );
+        let webhook_lag = Lag::register(
+            &mut registry,
+            "webhook_lag",
+            "For how long the webhook that is furthest behind has not got all events. 0 in replicas \
+             that do not send to webhooks now",
+        );
+        let feed_lag = Lag::register(
+            &mut registry,
+            "feed_lag",
+            "For how long the publisher of events has not published all changes of this replica",
+        );
         registry.register(
             "trace_spans_dropped",
             "Spans that were not sent, because the collector of traces is away or too slow",
@@ -83,14 +106,30 @@ impl Default for Metrics {
             "What the counters in Redis answered to deductions: admitted, refused, loaded first, no \
              connection free (busy), contended, or unavailable",
         );
+        let batch_lines = Histogram::new(LINES);
+        registry.register(
+            "batch_lines",
+            "Lines of operations that group commit has written together",
+            batch_lines.clone(),
+        );
         // What alerts look at begins at zero: Prometheus sees no increase in a counter that appears with its
         // first event.
         for status in [500, 503, 504] {
             let _ = responses.get_or_create(&[("status", status)]);
         }
         let _ = counter_asks.get_or_create(&[("answer", "unavailable")]);
+        let holds_expired = counters(
+            &mut registry,
+            "holds_expired",
+            "Holds that have expired: ended by a sale that found too few units, or in the background",
+        );
+        for by in ["sale", "background"] {
+            let _ = holds_expired.get_or_create(&[("by", by)]);
+        }
         Self {
             webhook_failures,
+            webhook_lag,
+            feed_lag,
             responses,
             counter_asks,
             deductions: counters(
@@ -98,6 +137,8 @@ impl Default for Metrics {
                 "stock_deductions",
                 "Deductions by strategy and outcome",
             ),
+            batch_lines,
+            holds_expired,
             operations: counters(
                 &mut registry,
                 "stock_operations",
@@ -152,6 +193,14 @@ impl DeductionMetrics for Metrics {
     fn operation(&self, kind: &'static str, outcome: &'static str) {
         let labels = [("kind", kind), ("outcome", outcome)];
         self.operations.get_or_create(&labels).inc();
+    }
+
+    fn hold_expired(&self, by: &'static str) {
+        self.holds_expired.get_or_create(&[("by", by)]).inc();
+    }
+
+    fn batch(&self, lines: usize) {
+        self.batch_lines.observe(lines as f64);
     }
 
     fn write_refused(&self, strategy: &'static str, reason: &'static str) {

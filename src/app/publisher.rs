@@ -40,8 +40,12 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
             () = sleep(PAUSE) => false,
             () = stop.cancelled() => true,
         };
+        api.metrics.feed_lag.is_behind(());
         match publisher.round().await {
-            Ok(()) => failed = false,
+            Ok(()) => {
+                api.metrics.feed_lag.is_done(());
+                failed = false;
+            }
             Err(error) if !failed => {
                 tracing::warn!(%error, "events cannot be published; they will be later");
                 failed = true;

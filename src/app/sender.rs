@@ -139,6 +139,12 @@ struct Delivery<'a> {
     follower: Follower,
 }
 
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        self.api.metrics.webhook_lag.is_done(self.webhook.id);
+    }
+}
+
 impl Delivery<'_> {
     /// Sends the next batch, or moves on over events that the webhook does not want, or waits for events.
     async fn next(&mut self) -> Result<(), Problem> {
@@ -155,10 +161,13 @@ impl Delivery<'_> {
                 return Err(Problem::Gone(problem.to_owned()));
             }
         };
+        let lag = &self.api.metrics.webhook_lag;
         if cursor == position {
+            lag.is_done(self.webhook.id);
             self.follower.wait_beyond(position.seq).await;
             return Ok(());
         }
+        lag.is_behind(self.webhook.id);
         // The feed may have more by now than when the batch was stored.
         let place = |end| events.iter().position(|event| event.cursor == end);
         let last = self.webhook.batch_end.and_then(place);

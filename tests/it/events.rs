@@ -345,3 +345,19 @@ async fn changes_of_many_levels_are_all_published(
     expected.sort_unstable();
     assert_eq!(found, expected);
 }
+
+/// The publisher loses its connection twelve times, one round every 250 ms.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_published_is_measured(#[values(Mysql, Postgres)] backend: Backend) {
+    let (proxy, app) = TestApp::proxied(backend, &ON).await;
+    has_started(&app).await;
+    let cut = proxy.cut_before(b"INSERT INTO feed (", 12);
+    app.set_level("a", 1).await;
+    let is_behind = async || app.gauge("feed_lag_seconds").await > 1.0;
+    eventually("the publisher is behind", FOUND, is_behind).await;
+    assert_eq!(names(&events(&app, "", "", 1).await.0), ["a 1"]);
+    let is_done = async || app.gauge("feed_lag_seconds").await < 0.5;
+    eventually("the publisher has published all", FOUND, is_done).await;
+    assert_eq!(cut.fired(), 12);
+}

@@ -1,4 +1,5 @@
-//! Looks for secrets in what programs print and servers answer: API keys, and passwords of their settings.
+//! Looks for secrets in what programs print and servers answer: API keys, secrets of webhooks, and passwords of
+//! their settings.
 
 use std::process::Command;
 
@@ -21,7 +22,8 @@ pub(crate) fn of(command: &Command) -> Vec<String> {
         .collect()
 }
 
-/// The first line with one of the passwords or an API key, `slk_<id>_<64 hexadecimal digits>`.
+/// The first line with one of the passwords, an API key (`slk_<id>_<64 hexadecimal digits>`) or the secret of a webhook
+/// (`whsec_<44 digits of base64>`).
 #[must_use]
 pub fn leaked<'a>(text: &'a str, passwords: &[String]) -> Option<&'a str> {
     let has_key = |line: &str| {
@@ -31,8 +33,15 @@ pub fn leaked<'a>(text: &'a str, passwords: &[String]) -> Option<&'a str> {
             digits.count() >= 64
         })
     };
+    let has_webhook_secret = |line: &str| {
+        line.split("whsec_").skip(1).any(|secret| {
+            let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+            secret.bytes().take_while(is_digit).count() >= 44
+        })
+    };
     let is_leak = |line: &&str| {
         has_key(line)
+            || has_webhook_secret(line)
             || passwords
                 .iter()
                 .any(|password| line.contains(password.as_str()))
@@ -60,6 +69,9 @@ mod tests {
             leaked(&format!("key={key}"), &[]),
             Some(&*format!("key={key}"))
         );
+        let secret = format!("whsec_{}=", "aB+".repeat(15));
+        assert_eq!(leaked(&secret, &[]), Some(&*secret));
+        assert_eq!(leaked("whsec_… is a secret", &[]), None);
         assert_eq!(leaked("send slk_…, not slk_12_0f", &passwords), None);
     }
 }

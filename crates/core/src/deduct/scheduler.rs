@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::{RetryPolicy, Sleep, SoldOut};
-use crate::ports::{BatchAnswer, Expiry, OperationStore, StoreError};
+use crate::ports::{BatchAnswer, DeductionMetrics, Expiry, OperationStore, StoreError};
 use crate::spawn::Spawn;
 use crate::stock::Operation;
 use crate::trace;
@@ -34,6 +34,7 @@ mod queues;
 pub struct Scheduler {
     store: Arc<dyn OperationStore>,
     spawn: Arc<dyn Spawn>,
+    metrics: Arc<dyn DeductionMetrics>,
     sleep: Arc<dyn Sleep>,
     wait_limit: Duration,
     sold_out: Arc<SoldOut>,
@@ -49,11 +50,13 @@ impl Scheduler {
         store: Arc<dyn OperationStore>,
         policy: &RetryPolicy,
         spawn: Arc<dyn Spawn>,
+        metrics: Arc<dyn DeductionMetrics>,
     ) -> Arc<Self> {
         let queues = Queues::new(store.max_batch(), store.max_in_flight());
         Arc::new(Self {
             store,
             spawn,
+            metrics,
             sleep: Arc::clone(&policy.sleep),
             wait_limit: policy.wait_limit,
             sold_out: Arc::default(),
@@ -121,6 +124,8 @@ impl Scheduler {
         // The callers are woken, and tasks are started, without the mutex.
         drop(queues);
         for batch in batches {
+            let lines = batch.operations.iter().map(|one| one.operation.lines.len());
+            self.metrics.batch(lines.sum());
             let claims = Claims {
                 scheduler: Arc::clone(self),
                 levels: batch.levels,

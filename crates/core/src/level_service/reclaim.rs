@@ -147,7 +147,7 @@ impl LevelService {
         let at = Instant::now();
         let due = self.due(Some(level.clone())).await?;
         if !due.is_empty() {
-            return match self.expire(due, deadline).await {
+            return match self.expire(due, deadline, "sale").await {
                 // The next attempt sees what has become of them.
                 Ok(_) | Err(StockError::OutcomeUnknown { .. }) => Ok(true),
                 Err(error) => Err(error),
@@ -180,7 +180,7 @@ impl LevelService {
         }
         let mut ended = Ok(0);
         for due in levels.into_values() {
-            let of_level = self.expire(due, deadline).await;
+            let of_level = self.expire(due, deadline, "background").await;
             ended = ended.and_then(|ended| Ok(ended + of_level?));
         }
         ended
@@ -198,7 +198,12 @@ impl LevelService {
 
     /// Ends holds of one level, most of them in one transaction, and returns how many. What another request
     /// ends at the same time is left to it.
-    async fn expire(&self, due: Vec<OpenHold>, deadline: Instant) -> Result<usize, StockError> {
+    async fn expire(
+        &self,
+        due: Vec<OpenHold>,
+        deadline: Instant,
+        by: &'static str,
+    ) -> Result<usize, StockError> {
         let Some(first) = due.first() else {
             return Ok(0);
         };
@@ -213,6 +218,7 @@ impl LevelService {
             for answer in answers {
                 if matches!(answer?, AttemptOutcome::Changed(_)) {
                     this.metrics.operation("expired", "made");
+                    this.metrics.hold_expired(by);
                     ended += 1;
                 }
             }

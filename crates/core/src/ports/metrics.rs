@@ -11,6 +11,13 @@ pub trait DeductionMetrics: Send + Sync + fmt::Debug {
     /// Counts an operation that is no deduction of one line. `outcome` is `made`, `replayed`, or an error's code.
     fn operation(&self, kind: &'static str, outcome: &'static str);
 
+    /// Counts a hold that has expired: `by` is `sale`, for one that a sale without enough units has ended, or
+    /// `background`.
+    fn hold_expired(&self, by: &'static str);
+
+    /// Counts a batch of the scheduler, which has this many lines.
+    fn batch(&self, lines: usize);
+
     /// Counts a conditional write that changed no row. `reason` is `version` or `fence`.
     fn write_refused(&self, strategy: &'static str, reason: &'static str);
 
@@ -27,6 +34,10 @@ impl DeductionMetrics for NoMetrics {
     fn deduction(&self, _: &'static str, _: &'static str, _: Duration) {}
 
     fn operation(&self, _: &'static str, _: &'static str) {}
+
+    fn hold_expired(&self, _: &'static str) {}
+
+    fn batch(&self, _: usize) {}
 
     fn write_refused(&self, _: &'static str, _: &'static str) {}
 

@@ -5,7 +5,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::*;
-use crate::ports::AttemptOutcome;
+use crate::ports::{AttemptOutcome, NoMetrics};
 use crate::spawn::Detached;
 use crate::stock::Deduction;
 
@@ -43,7 +43,7 @@ impl Scene {
         let store: Arc<dyn OperationStore> = Arc::clone(&calls) as _;
         let tasks = Arc::new(Tasks::default());
         Self {
-            scheduler: Scheduler::new(store, &policy, Arc::clone(&tasks) as _),
+            scheduler: Scheduler::new(store, &policy, Arc::clone(&tasks) as _, Arc::new(NoMetrics)),
             calls,
             tasks,
         }

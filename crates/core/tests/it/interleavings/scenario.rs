@@ -369,7 +369,12 @@ pub(super) fn scheduler(
     policy: &RetryPolicy,
 ) -> Arc<Scheduler> {
     let store = Arc::new(store.clone());
-    Scheduler::new(store, policy, Arc::new(decisions.clone()))
+    Scheduler::new(
+        store,
+        policy,
+        Arc::new(decisions.clone()),
+        Arc::new(NoMetrics),
+    )
 }
 
 /// A policy whose pauses take no time. `as_step`: each is a step of the schedule.

@@ -8,6 +8,7 @@ use anyhow::ensure;
 use rstest::rstest;
 use stocklock_core::deduct::Scheduler;
 use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, mortal, yield_once};
+use stocklock_core::ports::NoMetrics;
 use stocklock_core::spawn::{Detached, Spawn};
 use stocklock_core::stock::Operation;
 
@@ -162,7 +163,7 @@ fn world(
         let store = Arc::new(state.clone());
         let tasks_of_batches = Mortal(decisions.clone(), Arc::clone(&aborted));
         let spawn = Arc::new(tasks_of_batches);
-        let scheduler = Scheduler::new(store, &policy(6, false), spawn);
+        let scheduler = Scheduler::new(store, &policy(6, false), spawn, Arc::new(NoMetrics));
         for (names, key) in *replica {
             let operation = order(names, *key);
             let way = if number > 0 && events.is_rival_bare {

@@ -1,0 +1,51 @@
+//! Gauges of how long something has been waiting for work that a background task does.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
+
+/// Since when each of some tasks is behind. The gauge is the longest of these times, 0 if none is. Clones count together.
+#[derive(Debug, Clone)]
+pub(crate) struct Lag<K>(Arc<Mutex<HashMap<K, Instant>>>);
+
+impl<K: Copy + Eq + Hash + fmt::Debug + Send + 'static> Lag<K> {
+    pub(super) fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+        let lag = Self(Arc::default());
+        registry.register_with_unit(name, help, Unit::Seconds, lag.clone());
+        lag
+    }
+
+    /// This task has work from now on, unless it had before.
+    pub(crate) fn is_behind(&self, task: K) {
+        self.lock().entry(task).or_insert_with(Instant::now);
+    }
+
+    /// This task has no more work, or does not work any more.
+    pub(crate) fn is_done(&self, task: K) {
+        self.lock().remove(&task);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Instant>> {
+        // No code panics while it holds this mutex.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Copy + Eq + Hash + fmt::Debug + Send + 'static> EncodeMetric for Lag<K> {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        let since = self.lock().values().min().copied();
+        let seconds = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        ConstGauge::new(seconds).encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
