@@ -1,14 +1,8 @@
 //! Webhooks: every event arrives, in order, signed, whatever the receiver does.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
@@ -17,141 +11,21 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use stocklock_testkit::eventually;
-use tokio::net::TcpListener;
 use tokio::time::sleep;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::process::Process;
 use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::fresh_database;
+use crate::support::services::{Certificates, fresh_database};
+use receiver::{Does, Got, Receiver, name};
+
+mod receiver;
 
 const ON: [&str; 4] = ["--events", "on", "--webhook-allow", "127.0.0.0/8"];
 
 /// Another replica becomes the sender after the lease of a lock.
 const LONG: Duration = Duration::from_mins(1);
-
-/// A message as it came.
-#[derive(Debug, Clone)]
-struct Got {
-    headers: HeaderMap,
-    body: String,
-    answered: u16,
-}
-
-impl Got {
-    fn id(&self) -> &str {
-        self.headers["webhook-id"].to_str().expect("text")
-    }
-
-    fn events(&self) -> Vec<Value> {
-        let body: Value = serde_json::from_str(&self.body).expect("JSON");
-        body["data"]["events"].as_array().expect("a list").clone()
-    }
-}
-
-/// What a receiver does with its next messages; the last one is done again and again.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Does {
-    Answers(u16),
-    Redirects,
-    /// Never answers.
-    Hangs,
-    /// Answers, and never sends all of the body.
-    Dribbles,
-}
-
-struct Receiver {
-    url: String,
-    got: Arc<Mutex<Vec<Got>>>,
-    _server: AbortOnDropHandle<()>,
-}
-
-type Shared = (Arc<Mutex<Vec<Got>>>, Arc<Mutex<Vec<Does>>>);
-
-async fn receive(
-    State((got, plan)): State<Shared>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> axum::response::Response {
-    let does = {
-        let mut plan = plan.lock().expect("the plan");
-        if plan.len() > 1 {
-            plan.remove(0)
-        } else {
-            plan[0]
-        }
-    };
-    let status = match does {
-        Does::Answers(status) => status,
-        Does::Redirects => 307,
-        Does::Hangs => 0,
-        Does::Dribbles => 200,
-    };
-    got.lock().expect("the list").push(Got {
-        headers,
-        body: String::from_utf8(body.into()).expect("text"),
-        answered: status,
-    });
-    if does == Does::Hangs {
-        std::future::pending::<()>().await;
-    }
-    let body = if does == Does::Dribbles {
-        let first = futures_util::stream::once(async { Ok::<_, std::io::Error>("a") });
-        let rest = futures_util::stream::pending();
-        axum::body::Body::from_stream(futures_util::StreamExt::chain(first, rest))
-    } else {
-        axum::body::Body::empty()
-    };
-    let answer =
-        axum::http::Response::builder().status(StatusCode::from_u16(status).expect("a status"));
-    answer
-        .header("location", "/other")
-        .body(body)
-        .expect("an answer")
-}
-
-impl Receiver {
-    async fn start(plan: &[Does]) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("a bound port");
-        let shared: Shared = (Arc::default(), Arc::new(Mutex::new(plan.to_vec())));
-        let got = Arc::clone(&shared.0);
-        let routes = Router::new()
-            .route("/", post(receive))
-            .route("/other", post(receive));
-        let serving = axum::serve(listener, routes.with_state(shared));
-        let server = tokio::spawn(async move { serving.await.expect("it serves") });
-        Self {
-            url: format!("http://{address}/"),
-            got,
-            _server: AbortOnDropHandle::new(server),
-        }
-    }
-
-    fn got(&self) -> Vec<Got> {
-        self.got.lock().expect("the list").clone()
-    }
-
-    /// The SKUs and versions that were answered 2xx, each id once.
-    fn accepted(&self) -> Vec<(String, i64)> {
-        let mut ids = Vec::new();
-        let mut events = Vec::new();
-        for got in self.got() {
-            if got.answered == 200 && !ids.contains(&got.id().to_owned()) {
-                ids.push(got.id().to_owned());
-                events.extend(got.events().iter().map(name));
-            }
-        }
-        events
-    }
-}
-
-fn name(event: &Value) -> (String, i64) {
-    let sku = event["sku"].as_str().expect("a SKU").to_owned();
-    (sku, event["version"].as_i64().expect("a version"))
-}
 
 /// Asserts that the versions of each level follow each other from `first` on.
 fn assert_in_order(events: &[(String, i64)], first: i64) {
@@ -235,8 +109,11 @@ async fn receiver_that_hangs_gets_the_same_batch_again() {
     .await;
     app.set_level("tea", 9).await;
     sell(&app, 0, "tea").await;
+    let lag = async || app.gauge("webhook_lag_seconds").await;
+    eventually("the webhook is behind", LONG, async || lag().await > 3.0).await;
     let is_complete = async || receiver.accepted().len() == 1;
     eventually("the event arrives", LONG, is_complete).await;
+    eventually("the webhook has all", LONG, async || lag().await == 0.0).await;
     let got = receiver.got();
     assert_eq!((got[0].id(), &got[0].body), (got[1].id(), &got[1].body));
     assert_eq!(name(&got[1].events()[0]), ("tea".to_owned(), 1));
@@ -334,6 +211,7 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_addresses_are_refused_unless_allowed() {
     let app = TestApp::with_flags(Sqlite, 1, &ON[..2]).await;
+    started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(200)]).await;
     for url in [
         &*receiver.url,
@@ -397,4 +275,47 @@ async fn killed_sender_is_replaced(#[values(Sqlite, Postgres)] backend: Backend)
     let is_complete = async || receiver.accepted().len() >= 601;
     eventually("all events arrive", LONG, is_complete).await;
     assert_in_order(&receiver.accepted(), 1);
+}
+
+/// The certificate must be that of the host, from an authority that the machine trusts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn https_receiver_is_verified() {
+    let certificates = Certificates::create();
+    let receiver = Receiver::start_https(&[Does::Answers(200)], &certificates).await;
+    let by_address = receiver.url.replace("localhost", "127.0.0.1");
+    for (authority, url, problem) in [
+        (&certificates, &receiver.url, None),
+        (&certificates, &by_address, Some("invalid peer certificate")),
+        (
+            &Certificates::create(),
+            &receiver.url,
+            Some("invalid peer certificate"),
+        ),
+    ] {
+        let database = fresh_database(Sqlite).await;
+        let ca = authority.file("ca.pem");
+        let variables = [
+            ("EVENTS", "on"),
+            ("WEBHOOK_ALLOW", "127.0.0.1,::1"),
+            ("SSL_CERT_FILE", &*ca),
+        ];
+        let mut process = Process::lab(&database.url, &variables).await;
+        process.answers("/events").await;
+        let create = process.request(Method::POST, "/webhooks");
+        let created = send(create.json(&json!({ "url": url }))).await;
+        let before = receiver.got().len();
+        let test = format!("/webhooks/{}/test", created.id);
+        let tested = send(process.request(Method::POST, &test)).await;
+        let found = tested.ok()["problem"].as_str().map(str::to_owned);
+        let is_expected = match (&found, problem) {
+            (Some(found), Some(problem)) => found.contains(problem),
+            (None, None) => true,
+            _ => false,
+        };
+        assert!(is_expected, "{found:?} is not {problem:?} for {url}");
+        assert_eq!(
+            receiver.got().len() - before,
+            usize::from(problem.is_none())
+        );
+    }
 }
