@@ -43,13 +43,24 @@ async fn campaign(api: Arc<Api>, stop: CancellationToken) {
         return stop.cancelled().await;
     }
     let leader = api.locks.leaders.lock("webhooks");
-    tokio::select! {
-        led = leader.lead(async |_| lead(&api).await) => {
-            if let Err(error) = led {
-                tracing::warn!(%error, "no replica can be chosen to send to webhooks");
-            }
+    let mut failed = false;
+    loop {
+        tokio::select! {
+            led = leader.clone().lead(async |_| lead(&api).await) => match led {
+                // It is not the leader any more.
+                Ok(_) => failed = false,
+                Err(error) if !failed => {
+                    tracing::warn!(%error, "no replica can be chosen to send to webhooks; one will be later");
+                    failed = true;
+                }
+                Err(error) => tracing::debug!(%error, "no replica can be chosen to send to webhooks"),
+            },
+            () = stop.cancelled() => return,
         }
-        () = stop.cancelled() => {}
+        tokio::select! {
+            () = sleep(LIST_PAUSE) => {}
+            () = stop.cancelled() => return,
+        }
     }
 }
 
