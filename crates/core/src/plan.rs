@@ -30,7 +30,8 @@ use tokio::time::Instant;
 
 use crate::ports::{AttemptOutcome, BatchAnswer, ChangedLevel, StoreError};
 use crate::stock::{
-    Change, MadeLine, Movement, MovementKind, Operation, OperationId, Sku, StockLevel, Warehouse,
+    Change, Ending, MadeLine, Movement, MovementKind, NEVER, Operation, OperationId, Sku,
+    StockLevel, Warehouse,
 };
 #[cfg(doc)]
 use crate::{ports::Refusal, stock::MAX_UNITS};
@@ -64,6 +65,23 @@ pub struct Snapshot {
     pub now: i64,
 }
 
+impl Snapshot {
+    /// Assumes that the lines of holds that operations end are as they were read before.
+    pub fn assume_open(&mut self, operations: &[Operation]) {
+        for line in operations.iter().flat_map(|operation| &operation.lines) {
+            if let Change::End(Ending {
+                hold,
+                line,
+                open: Some(units),
+                ..
+            }) = line.change
+            {
+                self.holds.insert((hold, line), (units, NEVER));
+            }
+        }
+    }
+}
+
 /// The operation and the line of a hold.
 pub type HoldLine = (OperationId, i64);
 
@@ -78,7 +96,7 @@ pub struct Plan<'a> {
     /// In the order of the operations and of their lines.
     pub movements: Vec<PlannedMovement<'a>>,
     /// The lines of holds that end, and the time at which each must be due, or
-    /// [`NEVER`](crate::stock::NEVER) if it need not be.
+    /// [`NEVER`] if it need not be.
     pub ended: Vec<(HoldLine, i64)>,
     /// One for each operation.
     decisions: Vec<Decision>,
@@ -219,6 +237,13 @@ impl<'a> Plan<'a> {
     pub fn has_holds(&self) -> bool {
         let mut movements = self.movements.iter();
         !self.ended.is_empty() || movements.any(|movement| movement.expires_at.is_some())
+    }
+
+    /// Whether each operation has a movement: none is refused.
+    #[must_use]
+    pub fn makes_all(&self) -> bool {
+        let mut decisions = self.decisions.iter();
+        decisions.all(|one| matches!(one, Decision::Movement(..) | Decision::Movements(_)))
     }
 
     /// Whether each level can be written without the others: no operation concerns two.

@@ -25,9 +25,20 @@ impl BatchStore for MemoryStore {
         let plan = match guard {
             BatchGuard::Available => Plan::unread(batch, now, self.tables().clock),
             BatchGuard::Version => Plan::new(&self.snapshot(None, batch).await?, batch, now),
-            BatchGuard::RowLock => {
-                let read = self.snapshot(Some(&mut tx), batch).await?;
-                return self.write_locked(tx, Plan::new(&read, batch, now)).await;
+            BatchGuard::RowLock | BatchGuard::OpenLines => {
+                let is_assumed = guard == BatchGuard::OpenLines;
+                let mut read = self.levels(Some(&mut tx), batch).await?;
+                if is_assumed {
+                    read.now = self.tables().clock;
+                    read.assume_open(batch);
+                } else {
+                    read = self.read_rest(batch, read).await?;
+                }
+                let plan = Plan::new(&read, batch, now);
+                if is_assumed && !plan.makes_all() {
+                    return Ok(BatchAttempt::Conflict);
+                }
+                return self.write_locked(tx, plan).await;
             }
         };
         if plan.movements.is_empty() {
@@ -176,6 +187,15 @@ impl MemoryStore {
     /// What a plan needs. In a transaction, the rows are locked first.
     async fn snapshot(
         &self,
+        tx: Option<&mut Transaction>,
+        operations: &[Operation],
+    ) -> Result<Snapshot, StoreError> {
+        let levels = self.levels(tx, operations).await?;
+        self.read_rest(operations, levels).await
+    }
+
+    async fn levels(
+        &self,
         mut tx: Option<&mut Transaction>,
         operations: &[Operation],
     ) -> Result<Snapshot, StoreError> {
@@ -198,7 +218,7 @@ impl MemoryStore {
                 None => snapshot.levels.extend(self.level(place.0, place.1).await?),
             }
         }
-        self.read_rest(operations, snapshot).await
+        Ok(snapshot)
     }
 
     /// Recorded movements and returns, after the levels.

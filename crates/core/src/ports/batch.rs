@@ -73,6 +73,9 @@ pub enum BatchGuard {
     Available,
     /// The level has the version that was read.
     Version,
+    /// The row is locked from the reading to the commit. Only the level is read: that the lines of holds are open,
+    /// and that the ledger has none of the operations, are conditions of the write.
+    OpenLines,
     /// The row is locked from the reading to the commit.
     RowLock,
 }
@@ -109,6 +112,8 @@ pub async fn write_batch<S: BatchStore>(
     let mut guard = read;
     if !read_first && batch.iter().all(Operation::needs_only_units) {
         guard = BatchGuard::Available;
+    } else if !sells_only && batch.iter().all(Operation::needs_only_its_level) {
+        guard = BatchGuard::OpenLines;
     }
     while batch.len() > 1 && duplicates < DUPLICATES {
         match (store.attempt(batch, guard).await, guard) {
@@ -116,7 +121,7 @@ pub async fn write_batch<S: BatchStore>(
             (Ok(BatchAttempt::Alone), _) | (Ok(BatchAttempt::Conflict), BatchGuard::RowLock) => {
                 break;
             }
-            (Ok(_), BatchGuard::Available) => guard = read,
+            (Ok(_), BatchGuard::Available | BatchGuard::OpenLines) => guard = read,
             (Ok(BatchAttempt::Conflict), BatchGuard::Version) => conflicts += 1,
             (Ok(BatchAttempt::Duplicate), _) => duplicates += 1,
             (Err(mut error), _) => return batch.iter().map(|_| Err(error.share())).collect(),

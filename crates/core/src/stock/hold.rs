@@ -39,6 +39,8 @@ pub struct Ending {
     pub line: i64,
     /// How it ends.
     pub how: How,
+    /// The units of its row, if that was there when it was read without a lock. They never change.
+    pub open: Option<i64>,
 }
 
 /// How a line of a hold ends.
@@ -86,6 +88,7 @@ impl OpenHold {
             hold: self.hold,
             line: self.line,
             how: How::Expire,
+            open: None,
         });
         let place = (self.sku, self.warehouse);
         Operation::of_line(
@@ -201,7 +204,7 @@ impl HoldEnd {
                 ended.push((end, units));
             } else {
                 let place = (line.sku.clone(), line.warehouse.clone());
-                lines.push(self.line(place, number, units));
+                lines.push(self.line(place, number, units, None));
             }
         }
         if let Some((first, _)) = ended.first() {
@@ -243,7 +246,7 @@ impl HoldEnd {
             let one = open.iter().find(|one| one.line == number)?;
             let units = quantity.map_or(one.units, Quantity::units);
             let place = (one.sku.clone(), one.warehouse.clone());
-            (units <= one.units).then(|| self.line(place, number, units))
+            (units <= one.units).then(|| self.line(place, number, units, Some(one.units)))
         };
         let lines = wanted.into_iter().map(line).collect::<Option<_>>()?;
         Some(self.operation(lines, first.reference.clone()))
@@ -319,7 +322,13 @@ impl HoldEnd {
         })
     }
 
-    fn line(&self, (sku, warehouse): (Sku, Warehouse), line: i64, units: i64) -> Line {
+    fn line(
+        &self,
+        (sku, warehouse): (Sku, Warehouse),
+        line: i64,
+        units: i64,
+        open: Option<i64>,
+    ) -> Line {
         let how = match self.confirm {
             Some(late) => How::Confirm {
                 units,
@@ -331,6 +340,7 @@ impl HoldEnd {
             hold: self.hold,
             line,
             how,
+            open,
         });
         Line::new(sku, warehouse, change)
     }

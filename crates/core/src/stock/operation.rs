@@ -307,6 +307,19 @@ impl Operation {
         self.is_single() && matches!(change, Change::Deduct(_) | Change::Hold(_))
     }
 
+    /// Whether it can be planned on its level alone: the rest is a condition of the write.
+    #[must_use]
+    pub fn needs_only_its_level(&self) -> bool {
+        let ends_open_line = match self.first().change {
+            // Whether it is late is not known.
+            Change::End(end) => {
+                end.open.is_some() && !matches!(end.how, How::Confirm { late: false, .. })
+            }
+            _ => false,
+        };
+        self.is_single() && ends_open_line || self.needs_only_units()
+    }
+
     /// The same deduction, under a strategy.
     #[must_use]
     pub fn to_deduction(&self, strategy: &'static str) -> Option<Deduction> {

@@ -41,6 +41,16 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
                     }
                 }
                 BatchGuard::Version => self.write_on_version(connection, batch).await,
+                BatchGuard::OpenLines => {
+                    let locked = self.write_under_lock(connection, batch, RowLocks::OpenLines);
+                    match locked.await {
+                        // The ledger may have the operations that are refused.
+                        Ok(((plan, ..), _)) if !plan.makes_all() => {
+                            return Ok(BatchAttempt::Conflict);
+                        }
+                        locked => locked.map(|(tried, _)| tried),
+                    }
+                }
                 BatchGuard::RowLock => {
                     let locked = self.write_under_lock(connection, batch, RowLocks::Waiting);
                     locked.await.map(|(tried, _)| tried)
@@ -210,14 +220,22 @@ impl<D: Dialect> SqlStore<D> {
         let planned = planned.filter_map(|(one, missed)| missed.is_none().then_some(one));
         let plan = Plan::new(&reading.snapshot, planned, Instant::now());
         let (mut deadline, mut written) = (plan.deadline(), Ok(Written::Levels(Vec::new())));
+        let is_assumed = locks == RowLocks::OpenLines;
+        if is_assumed && !plan.makes_all() {
+            deadline = None;
+        }
         if deadline.is_some() {
             // Nothing can be committed before the write, so its bound does not cover these.
             let rows = async {
                 create_levels(&mut tx, &plan, &reading.snapshot).await?;
                 holds::write(&mut tx, &plan).await
             };
-            if self.read(2 * READ, rows).await? == Inserted::Duplicate {
-                (deadline, written) = (None, Ok(Written::Duplicate));
+            match self.read(2 * READ, rows).await {
+                Ok(Inserted::New) => {}
+                Ok(Inserted::Duplicate) => (deadline, written) = (None, Ok(Written::Duplicate)),
+                // A line has ended since it was read.
+                Err(StoreError::Aborted(_)) if is_assumed => deadline = None,
+                Err(error) => return Err(error),
             }
         }
         if let Some(deadline) = deadline {

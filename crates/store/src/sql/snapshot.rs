@@ -30,6 +30,8 @@ pub(super) enum RowLocks {
     None,
     /// As long as the session does.
     Waiting,
+    /// The same. Only the level is read.
+    OpenLines,
     /// Not at all: those that are locked are left out.
     Free,
     /// At most 100 ms, because others wait for those that are locked already. After [`BRIEF`] not at all.
@@ -80,7 +82,7 @@ pub(super) async fn snapshot<'a, D: Dialect>(
         if !set.contains(sku) {
             let statement = match locks {
                 RowLocks::None => &D::texts().level,
-                RowLocks::Waiting => &D::texts().level_locked,
+                RowLocks::Waiting | RowLocks::OpenLines => &D::texts().level_locked,
                 RowLocks::Brief if since.elapsed() < BRIEF => &D::texts().level_locked_soon,
                 RowLocks::Free | RowLocks::Brief => &D::texts().level_locked_now,
             };
@@ -104,7 +106,12 @@ pub(super) async fn snapshot<'a, D: Dialect>(
             snapshot.levels.extend(lock_levels(connection, sku).await?);
         }
     }
-    read_rest(connection, operations, snapshot).await?;
+    if locks == RowLocks::OpenLines {
+        snapshot.now = connection.server_time();
+        snapshot.assume_open(operations);
+    } else {
+        read_rest(connection, operations, snapshot).await?;
+    }
     Ok(reading)
 }
 
