@@ -90,26 +90,34 @@ impl Dialect for SqliteFile {
             })
             .collect();
         let only = write.only_level();
-        let mut rows = Vec::new();
-        for movement in write.movements() {
-            let (sku, warehouse) = write.place(movement.level);
-            let Some((available, version)) = after.get(&(sku, warehouse)) else {
-                continue;
-            };
+        let all_hold =
+            only.is_some() && write.movements().all(|movement| movement.held().is_some());
+        let movements = write.movements().filter_map(|movement| {
+            let place = write.place(movement.level);
+            let (available, version) = after.get(&place)?;
             let usual = movement.usual(
                 available + movement.units_after,
                 version - movement.movements_after,
             );
-            let level = only.is_none().then_some((sku, warehouse));
-            rows.push((usual, movement.rest(None), level));
-        }
-        let has_rest = rows.iter().any(|(_, rest, _)| rest.is_some());
-        let (number, rows) = (rows.len() as u64, json(rows.into_iter()));
-        let insert = match (has_rest, &only) {
-            (false, Some(_)) => &OWN.insert_plain,
-            (true, Some(_)) => &OWN.insert_rest,
-            (false, None) => &OWN.insert_plain_of_levels,
-            (true, None) => &OWN.insert_rest_of_levels,
+            Some((movement, usual, only.is_none().then_some(place)))
+        });
+        let rows: Vec<_> = movements.collect();
+        let number = rows.len() as u64;
+        let (insert, rows) = if all_hold {
+            let held = rows.into_iter().map(|(row, usual, _)| (usual, row.held()));
+            (&OWN.insert_held, json(held))
+        } else {
+            let rows = rows.into_iter();
+            let rows: Vec<_> = rows
+                .map(|(row, usual, level)| (usual, row.rest(None), level))
+                .collect();
+            let insert = match (rows.iter().any(|(_, rest, _)| rest.is_some()), &only) {
+                (false, Some(_)) => &OWN.insert_plain,
+                (true, Some(_)) => &OWN.insert_rest,
+                (false, None) => &OWN.insert_plain_of_levels,
+                (true, None) => &OWN.insert_rest_of_levels,
+            };
+            (insert, json(rows.into_iter()))
         };
         let (sku, warehouse) = only.map(|level| (level.sku, level.warehouse)).unzip();
         let values = values![&*rows, write.strategy(), write.expires_at, sku, warehouse];
@@ -144,7 +152,7 @@ impl Dialect for SqliteFile {
     }
 }
 
-statements! { SqliteTexts: update_levels insert_plain insert_rest insert_plain_of_levels insert_rest_of_levels }
+statements! { SqliteTexts: update_levels insert_plain insert_held insert_rest insert_plain_of_levels insert_rest_of_levels }
 
 static OWN: LazyLock<SqliteTexts> =
     LazyLock::new(|| SqliteTexts::of(SqliteFile::FILES, SqliteFile::KEEPS_PLANS));

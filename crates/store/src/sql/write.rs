@@ -193,6 +193,14 @@ impl<'a> MovementRow<'a> {
         is_sale && movement.ledger_line == 0 && movement.reverses.is_none()
     }
 
+    /// The units that it holds, if it is the first line of a hold, which has no other value but the usual ones.
+    pub(crate) fn held(self) -> Option<i64> {
+        let movement = self.movement;
+        let is_hold = movement.kind == MovementKind::Held && movement.ledger_line == 0;
+        let mut remarks = self.operation().remarks.texts().into_iter();
+        (is_hold && remarks.all(|text| text.is_none())).then_some(movement.held_delta)
+    }
+
     /// What every movement has, as JSON values: these two numbers, operation, delta, caller, key, hash. Bytes
     /// are hexadecimal digits.
     pub(crate) fn usual(self, first: i64, second: i64) -> impl Serialize + use<'a> {

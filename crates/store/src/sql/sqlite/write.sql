@@ -30,6 +30,9 @@ coalesce(value ->> '$[1][3]', 0), coalesce(value ->> '$[1][4]', 'deducted'), val
 -- insert_plain (movements, strategy, expiry, sku, warehouse)
 {insert}, {plain}, $4, $5 FROM json_each($1) WHERE {now} < $3
 
+-- insert_held (movements, strategy, expiry, sku, warehouse): each row has the units that it holds
+{insert}, 0, 'held', NULL, NULL, NULL, value ->> '$[1]', {no_remarks}, NULL, $4, $5 FROM json_each($1) WHERE {now} < $3
+
 -- insert_rest (movements, strategy, expiry, sku, warehouse)
 {insert}, {rest}, $4, $5 FROM json_each($1) WHERE {now} < $3
 
