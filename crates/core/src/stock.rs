@@ -10,6 +10,7 @@ mod error;
 mod event;
 mod fence;
 mod hold;
+mod hold_end;
 mod idempotency;
 mod ledger;
 mod level;
@@ -17,27 +18,28 @@ mod lookup;
 mod movement;
 mod name;
 mod operation;
+mod operation_id;
 mod quantity;
 mod remarks;
+mod request_hash;
 
 pub use audit::Audit;
-pub use change::{Adjustment, LevelChange, Precondition, Reversal, Scope};
-pub use deduction::{Deducted, Deduction, OperationId};
+pub use change::{Adjustment, LevelChange, Reversal};
+pub use deduction::{Deducted, Deduction};
 pub use error::{RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};
 pub use fence::Fence;
-pub use hold::{
-    Ending, HoldCursor, HoldEnd, HoldFilter, Holding, How, Late, NEVER, OpenHold, Resolved, state,
-};
+pub use hold::{Ending, HoldCursor, HoldFilter, Holding, How, Late, NEVER, OpenHold, state};
+pub use hold_end::{HoldEnd, Resolved};
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
 pub use ledger::{LedgerCursor, LedgerPage, MovementFilter};
-pub use level::{LevelCursor, MAX_UNITS, Revision, StockLevel};
+pub use level::{LevelCursor, MAX_LINES, MAX_UNITS, Precondition, Revision, Scope, StockLevel};
 pub use lookup::OperationFilter;
 pub use movement::{Movement, MovementKind};
 pub use name::{InvalidName, MAX_NAME_CHARS, Sku, Warehouse, is_name_char};
 pub use operation::{
-    Change, Count, CountedFrom, Line, MAX_LINE_NUMBER, MAX_LINES, MadeLine, Operation, Return,
-    Setting,
+    Change, Count, CountedFrom, Line, MAX_LINE_NUMBER, MadeLine, Operation, Return, Setting,
 };
+pub use operation_id::OperationId;
 pub use quantity::{InvalidQuantity, Quantity};
 pub use remarks::{Remark, Remarks};

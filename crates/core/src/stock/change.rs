@@ -3,30 +3,9 @@
 use tokio::time::Instant;
 
 use super::{
-    Caller, Change, Idempotency, Line, Movement, MovementKind, Operation, OperationId, Quantity,
-    Remark, Remarks, Return, Revision, Setting, Sku, StockError, Warehouse,
+    Caller, Change, Idempotency, Line, Movement, MovementKind, Operation, OperationId,
+    Precondition, Quantity, Remark, Remarks, Return, Scope, Setting, Sku, StockError, Warehouse,
 };
-
-/// What must hold for the levels in a [`Scope`], so that a change is made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Precondition {
-    /// There is one (`If-Match: *`).
-    Exists,
-    /// There is none (`If-None-Match: *`).
-    Absent,
-    /// They are in one of these states, which the caller read before (`If-Match: "…"`). The state of
-    /// the whole SKU counts in every scope.
-    OneOf(Vec<Revision>),
-}
-
-/// The levels that a precondition is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// All levels of the SKU.
-    Sku,
-    /// The level that is set.
-    Level,
-}
 
 /// Sets a level; creates it if there is none.
 #[derive(Debug, Clone)]

@@ -3,12 +3,7 @@
 //! A line of a hold is open as long as the store has its row. The operation that ends it deletes the row, so
 //! it ends once. Only an expired line can be sold afterwards, if the units are available.
 
-use tokio::time::Instant;
-
-use super::{
-    Caller, Change, Idempotency, Movement, MovementKind, Operation, OperationId, Quantity,
-};
-use super::{Line, Remark, Remarks, Sku, StockError, Warehouse};
+use super::{MovementKind, OperationId, Quantity, Remark, Sku, Warehouse};
 
 /// The end of a hold that does not expire.
 pub const NEVER: i64 = i64::MAX;
@@ -80,26 +75,6 @@ pub struct OpenHold {
     pub reference: Option<Remark>,
 }
 
-impl OpenHold {
-    /// The operation that ends it, because its time is over.
-    #[must_use]
-    pub fn expire(self, deadline: Instant) -> Operation {
-        let change = Change::End(Ending {
-            hold: self.hold,
-            line: self.line,
-            how: How::Expire,
-            open: None,
-        });
-        let place = (self.sku, self.warehouse);
-        Operation::of_line(
-            (OperationId::mint(), Caller::anonymous()),
-            place,
-            change,
-            deadline,
-        )
-    }
-}
-
 /// A page of open lines of holds, in the order of their ends.
 #[derive(Debug, Clone)]
 pub struct HoldFilter {
@@ -124,25 +99,6 @@ pub struct HoldCursor {
     pub line: i64,
 }
 
-/// A request to end lines of a hold.
-#[derive(Debug, Clone)]
-pub struct HoldEnd {
-    /// The id of the operation that ends them.
-    pub operation: OperationId,
-    /// Who sent the request.
-    pub caller: Caller,
-    /// The operation id of the hold.
-    pub hold: OperationId,
-    /// Whether units are sold: late too, or only in time. `None`: all are given back.
-    pub confirm: Option<Late>,
-    /// The lines, and how many units of each are sold. None: all that are open.
-    pub lines: Vec<(i64, Option<Quantity>)>,
-    /// The caller's key, if one was sent.
-    pub idempotency: Option<Idempotency>,
-    /// When the caller is answered at the latest.
-    pub deadline: Instant,
-}
-
 /// Whether a hold whose time is over can still be sold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
@@ -150,200 +106,6 @@ pub enum Late {
     Allowed,
     /// Never.
     Refused,
-}
-
-/// What is to be done about a [`HoldEnd`].
-#[derive(Debug)]
-pub enum Resolved {
-    /// This operation has ended the same lines in the same way.
-    Replay(OperationId),
-    /// It is to be made.
-    Operation(Box<Operation>),
-}
-
-impl HoldEnd {
-    /// Decides about the hold that made these movements, and whose ends so far are these.
-    ///
-    /// # Errors
-    /// [`StockError::NotAHold`]; [`StockError::UnknownLine`]; [`StockError::ExceedsHold`];
-    /// [`StockError::HoldEnded`] if lines have ended in another way.
-    pub fn resolve(&self, held: Vec<Movement>, ends: &[Movement]) -> Result<Resolved, StockError> {
-        let held: Vec<_> = held
-            .into_iter()
-            .filter(|one| one.kind == MovementKind::Held)
-            .collect();
-        if held.is_empty() {
-            return Err(StockError::NotAHold);
-        }
-        let end_of = |line: i64| {
-            let mut ends = ends.iter();
-            ends.rfind(|one| one.line == line && one.kind != MovementKind::Expired)
-        };
-        let mut wanted = self.lines.clone();
-        wanted.sort_unstable_by_key(|(line, _)| *line);
-        if wanted.is_empty() {
-            let open = held.iter().filter(|one| end_of(one.line).is_none());
-            wanted = open.map(|one| (one.line, None)).collect();
-        }
-        if wanted.is_empty() {
-            wanted = held.iter().map(|one| (one.line, None)).collect();
-        }
-        let mut lines = Vec::with_capacity(wanted.len());
-        let mut ended = Vec::new();
-        for (number, quantity) in wanted {
-            let line = held.iter().find(|one| one.line == number);
-            let line = line.ok_or(StockError::UnknownLine { line: number })?;
-            let units = quantity.map_or(line.held_delta, Quantity::units);
-            if units > line.held_delta {
-                return Err(StockError::ExceedsHold {
-                    requested: units,
-                    held: line.held_delta,
-                });
-            }
-            if let Some(end) = end_of(number) {
-                ended.push((end, units));
-            } else {
-                let place = (line.sku.clone(), line.warehouse.clone());
-                lines.push(self.line(place, number, units, None));
-            }
-        }
-        if let Some((first, _)) = ended.first() {
-            let is_same = |(end, units): &(&Movement, i64)| {
-                end.operation == first.operation
-                    && match self.confirm {
-                        Some(_) => end.kind == MovementKind::Deducted && -end.delta == *units,
-                        None => end.kind == MovementKind::Released,
-                    }
-            };
-            if lines.is_empty() && ended.iter().all(is_same) {
-                return Ok(Resolved::Replay(first.operation));
-            }
-            let is_other = |one: &&(&Movement, i64)| !is_same(one);
-            let (end, _) = ended.iter().find(is_other).unwrap_or(&ended[0]);
-            return Err(StockError::HoldEnded {
-                line: end.line,
-                state: state(&end.kind),
-                by: Some(end.operation),
-            });
-        }
-        let reference = held[0].remarks.reference.clone();
-        Ok(Resolved::Operation(Box::new(
-            self.operation(lines, reference),
-        )))
-    }
-
-    /// The same if all lines that end are among these, which are those of the hold that are open. Otherwise the
-    /// ledger decides.
-    #[must_use]
-    pub fn of_open(&self, open: &[OpenHold]) -> Option<Operation> {
-        let first = open.first()?;
-        let mut wanted = self.lines.clone();
-        wanted.sort_unstable_by_key(|(line, _)| *line);
-        if wanted.is_empty() {
-            wanted = open.iter().map(|one| (one.line, None)).collect();
-        }
-        let line = |(number, quantity): (i64, Option<Quantity>)| {
-            let one = open.iter().find(|one| one.line == number)?;
-            let units = quantity.map_or(one.units, Quantity::units);
-            let place = (one.sku.clone(), one.warehouse.clone());
-            (units <= one.units).then(|| self.line(place, number, units, Some(one.units)))
-        };
-        let lines = wanted.into_iter().map(line).collect::<Option<_>>()?;
-        Some(self.operation(lines, first.reference.clone()))
-    }
-
-    fn operation(&self, lines: Vec<Line>, reference: Option<Remark>) -> Operation {
-        Operation {
-            id: self.operation,
-            caller: self.caller.clone(),
-            lines,
-            idempotency: self.idempotency.clone(),
-            // The sale belongs to the order that the hold was made for.
-            remarks: Remarks {
-                reference,
-                ..Remarks::default()
-            },
-            strategy: None,
-            deadline: self.deadline,
-        }
-    }
-
-    /// The operation `new`, which then also gives back what is left of another hold, with these movements and
-    /// ends.
-    ///
-    /// # Errors
-    /// [`StockError::NotAHold`]; [`StockError::HoldEnded`] if nothing is left of it;
-    /// [`StockError::TooManyLevels`].
-    pub fn replaced_by(
-        new: &Operation,
-        replaced: OperationId,
-        held: Vec<Movement>,
-        ends: &[Movement],
-    ) -> Result<Operation, StockError> {
-        let end = Self {
-            operation: new.id,
-            caller: new.caller.clone(),
-            hold: replaced,
-            confirm: None,
-            lines: Vec::new(),
-            idempotency: None,
-            deadline: new.deadline,
-        };
-        let first = held.iter().find(|one| one.kind == MovementKind::Held);
-        let line = first.map_or(0, |first| first.line);
-        match end.resolve(held, ends)? {
-            Resolved::Operation(end) => {
-                let mut new = new.clone();
-                new.lines.extend(end.lines);
-                new.check_levels()?;
-                Ok(new)
-            }
-            Resolved::Replay(by) => Err(StockError::HoldEnded {
-                line,
-                state: "released",
-                by: Some(by),
-            }),
-        }
-    }
-
-    /// Why a hold with these movements and ends cannot be extended.
-    ///
-    /// # Errors
-    /// [`StockError::NotAHold`].
-    pub fn state_of(held: &[Movement], ends: &[Movement]) -> Result<StockError, StockError> {
-        let held = held.iter().find(|one| one.kind == MovementKind::Held);
-        let held = held.ok_or(StockError::NotAHold)?;
-        let end = ends.iter().rfind(|end| end.line == held.line);
-        Ok(StockError::HoldEnded {
-            line: held.line,
-            // Due, and not yet ended.
-            state: end.map_or("expired", |end| state(&end.kind)),
-            by: end.map(|end| end.operation),
-        })
-    }
-
-    fn line(
-        &self,
-        (sku, warehouse): (Sku, Warehouse),
-        line: i64,
-        units: i64,
-        open: Option<i64>,
-    ) -> Line {
-        let how = match self.confirm {
-            Some(late) => How::Confirm {
-                units,
-                late: late == Late::Allowed,
-            },
-            None => How::Release,
-        };
-        let change = Change::End(Ending {
-            hold: self.hold,
-            line,
-            how,
-            open,
-        });
-        Line::new(sku, warehouse, change)
-    }
 }
 
 /// What has become of a line of a hold that ended with a movement of this kind.

@@ -127,3 +127,27 @@ impl fmt::Display for LevelCursor {
         write!(f, "{}/{}", self.sku, self.warehouse)
     }
 }
+
+/// The maximum number of lines of a request, and of levels of an operation.
+pub const MAX_LINES: usize = 100;
+
+/// What must hold for the levels in a [`Scope`], so that a change is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Precondition {
+    /// There is one (`If-Match: *`).
+    Exists,
+    /// There is none (`If-None-Match: *`).
+    Absent,
+    /// They are in one of these states, which the caller read before (`If-Match: "…"`). The state of
+    /// the whole SKU counts in every scope.
+    OneOf(Vec<Revision>),
+}
+
+/// The levels that a precondition is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All levels of the SKU.
+    Sku,
+    /// The level that is set.
+    Level,
+}

@@ -6,12 +6,9 @@ use std::iter;
 use tokio::time::Instant;
 
 use super::{
-    Caller, Deduction, Ending, Holding, How, Idempotency, Movement, OperationId, Precondition,
-    Quantity, Remarks, Scope, Sku, StockError, Warehouse,
+    Caller, Deduction, Ending, Holding, How, Idempotency, MAX_LINES, Movement, OperationId,
+    Precondition, Quantity, Remarks, Scope, Sku, StockError, Warehouse,
 };
-
-/// The maximum number of lines of a request, and of levels of an operation.
-pub const MAX_LINES: usize = 100;
 
 /// The highest number of a line in the ledger: an operation that holds [`MAX_LINES`] lines may end as many of
 /// another hold.

@@ -368,13 +368,8 @@ pub(super) fn scheduler(
     store: &MemoryStore,
     policy: &RetryPolicy,
 ) -> Arc<Scheduler> {
-    let store = Arc::new(store.clone());
-    Scheduler::new(
-        store,
-        policy,
-        Arc::new(decisions.clone()),
-        Arc::new(NoMetrics),
-    )
+    let (store, spawn) = (Arc::new(store.clone()), Arc::new(decisions.clone()));
+    Scheduler::new(store, policy, spawn, Arc::new(NoMetrics))
 }
 
 /// A policy whose pauses take no time. `as_step`: each is a step of the schedule.
