@@ -1,6 +1,5 @@
 //! The settings of one acquisition.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -206,7 +205,7 @@ impl<T> LockBuilder<T> {
         B: FnOnce(LockGuard<T>) -> F,
         F: Future,
     {
-        let guard = Held::new(self.acquire().await?);
+        let guard = self.acquire().await?.quiet();
         let child = guard.reenter()?;
         let output = tokio::select! {
             biased;
@@ -224,38 +223,6 @@ impl<T> Clone for LockBuilder<T> {
         Self {
             manager: self.manager.clone(),
             options: self.options.clone(),
-        }
-    }
-}
-
-/// The guard of a future that runs work of the user. If that future is dropped, the lock is released in the
-/// background. That is no defect of the user's code, so it is not reported as a dropped guard.
-pub(crate) struct Held<T>(Option<LockGuard<T>>);
-
-impl<T> Held<T> {
-    pub(crate) const fn new(guard: LockGuard<T>) -> Self {
-        Self(Some(guard))
-    }
-
-    pub(crate) async fn release(mut self) -> ReleaseOutcome {
-        let guard = self.0.take().expect("only release and drop take the guard");
-        guard.release().await
-    }
-}
-
-impl<T> Deref for Held<T> {
-    type Target = LockGuard<T>;
-
-    fn deref(&self) -> &LockGuard<T> {
-        let guard = self.0.as_ref();
-        guard.expect("only release and drop take the guard")
-    }
-}
-
-impl<T> Drop for Held<T> {
-    fn drop(&mut self) {
-        if let Some(guard) = self.0.take() {
-            guard.abandon();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::builder::{Held, LockBuilder, Ran};
+use crate::api::builder::{LockBuilder, Ran};
 use crate::api::guard::LockGuard;
 use crate::shared::error::LockError;
 
@@ -71,7 +71,7 @@ impl<T> LockBuilder<T> {
         F: Future,
     {
         loop {
-            let guard = Held::new(self.clone().campaign().await?);
+            let guard = self.clone().campaign().await?.quiet();
             // This fails only if the lock is already lost.
             let Ok(child) = guard.reenter() else { continue };
             let output = tokio::select! {

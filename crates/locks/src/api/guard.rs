@@ -37,6 +37,8 @@ const GUARDS_MAX: usize = 1_000;
 pub struct LockGuard<T = Token> {
     /// `None` after the release.
     hold: Option<Arc<Hold>>,
+    /// Its drop is no defect of the user's code, so it is not reported.
+    is_quiet: bool,
     token: PhantomData<fn() -> T>,
 }
 
@@ -99,8 +101,15 @@ impl<T> LockGuard<T> {
     pub(crate) const fn new(hold: Arc<Hold>) -> Self {
         Self {
             hold: Some(hold),
+            is_quiet: false,
             token: PhantomData,
         }
+    }
+
+    /// The guard of a future that runs work of the user. The user may drop that future.
+    pub(crate) const fn quiet(mut self) -> Self {
+        self.is_quiet = true;
+        self
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -328,19 +337,12 @@ impl<T> LockGuard<T> {
             None => ReleaseOutcome::Unconfirmed { held_for },
         }
     }
-
-    /// Releases the lock in the background, without counting a dropped guard.
-    pub(crate) fn abandon(mut self) {
-        if let Some(hold) = self.hold.take() {
-            hold.abandon();
-        }
-    }
 }
 
 impl<T> Drop for LockGuard<T> {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        if hold.abandon() {
+        if hold.abandon() && !self.is_quiet {
             let hooks = &hold.engine.hooks;
             hooks.report(|hooks| hooks.guard_dropped(hold.label()));
             tracing::warn!(

@@ -177,7 +177,8 @@ impl<T> Taken<T> {
 impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         // In the reverse order: a task that waits for the first lock then finds the others free.
-        self.0.drain(..).rev().for_each(LockGuard::abandon);
+        let reversed = self.0.drain(..).rev();
+        reversed.for_each(|guard| drop(guard.quiet()));
     }
 }
 

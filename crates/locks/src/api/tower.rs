@@ -28,7 +28,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::api::builder::{Held, LockBuilder};
+use crate::api::builder::LockBuilder;
 use crate::shared::error::LockError;
 
 /// Makes the answer to a request whose lock was not acquired, or was lost.
@@ -176,7 +176,7 @@ where
     S: Service<Request<A>>,
 {
     // Dropped after the future of the inner service, also if the client leaves.
-    let guard = Held::new(lock.acquire().await?);
+    let guard = lock.acquire().await?.quiet();
     request.extensions_mut().insert(Arc::new(guard.reenter()?));
     tokio::select! {
         biased;
