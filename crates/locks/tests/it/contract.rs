@@ -12,6 +12,7 @@ mod jobs;
 mod leases;
 mod multi;
 mod permits;
+mod processes;
 
 /// Defines a macro for each group of cases, which generates a module with one test per case.
 macro_rules! groups {
@@ -132,6 +133,11 @@ groups! {$
         gate_of_abandoned_round_lets_no_party_in, new_party_waits_behind_full_barrier,
         enter_dropped_at_any_time_leaves_nothing, shutdown_ends_waits_for_participants,
     ];
+    // With a server that another process can use.
+    processes: processes[killed_holder_is_replaced, stopped_holder_learns_of_its_loss];
+    killed_waiter: processes[killed_first_waiter_is_skipped];
+    killed_runner: processes[job_of_killed_process_runs_in_next_period];
+    killed_party: processes[killed_party_holds_up_none];
     repetition: coordination[repeated_change_counts_once];
     lost_change: coordination[change_with_lost_answer_counts_once, silent_server_is_reported_to_participants];
 }
@@ -149,6 +155,7 @@ use crate::rig::redis::RedisRig;
 use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
+use crate::support::holder::LEASE;
 
 /// What the cases acquire, unless a rig says otherwise.
 const CLAIMED: Claim = Claim::Exclusive;
@@ -169,19 +176,23 @@ contract! { tokio::test(start_paused = true);
 
 contract! { tokio::test;
     redis = RedisRig::start() => basics expiry lasting larger limits common_limit next_period tokens periods
-        deletion loss silence restart shares patience late_claims lost_claim numbers repetition lost_change;
+        deletion loss silence restart shares patience late_claims lost_claim numbers repetition lost_change
+        processes killed_waiter killed_runner killed_party;
     redis_writers = RedisRig::start(), Claim::WRITE => expiry loss;
     redis_two_of_three = RedisRig::start(), TWO_OF_THREE => expiry loss;
     redlock = RedLockRig::start() => basics expiry lasting larger deletion loss silence;
+    // The lease of the example is shorter than that of the rig.
+    redlock_processes = RedLockRig::with_max_lease(3, LEASE) => processes;
     redlock_restart = RedLockRig::start_private() => restart;
     zookeeper = ZooKeeperRig::start() => basics expiry lasting larger tokens periods deletion loss silence
-        shares lost_claim numbers repetition lost_change;
+        shares lost_claim numbers repetition lost_change processes killed_waiter killed_party;
     zookeeper_restart = ZooKeeperRig::start_private() => restart;
     zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => expiry loss;
     zookeeper_two_of_three = ZooKeeperRig::start(), TWO_OF_THREE => expiry loss;
-    postgres = SqlRig::start(Postgres) => basics expiry lasting larger tokens periods deletion loss silence;
+    postgres = SqlRig::start(Postgres) => basics expiry lasting larger tokens periods deletion loss silence
+        processes killed_waiter;
     postgres_restart = SqlRig::start_private(Postgres) => restart;
-    mysql = SqlRig::start(Mysql) => basics expiry lasting larger tokens periods deletion loss silence;
+    mysql = SqlRig::start(Mysql) => basics expiry lasting larger tokens periods deletion loss silence processes;
     mysql_restart = SqlRig::start_private(Mysql) => restart;
-    sqlite = SqlRig::start(Sqlite) => basics expiry lasting larger tokens periods;
+    sqlite = SqlRig::start(Sqlite) => basics expiry lasting larger tokens periods processes;
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
 use stocklock_locks::backend::{Change, Numbers as _};
 use stocklock_locks::memory::Question;
 use stocklock_locks::redis::RedisBackend;
@@ -15,10 +14,7 @@ use crate::rig::memory::MemoryRig;
 use crate::rig::redis::{RedisRig, run};
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{
-    Faults as _, NumberFaults as _, Rig as _, RigExt as _, TokenRig, change, eventually, meet,
-};
-use crate::support::holder::Holder;
+use crate::rig::{Faults as _, NumberFaults as _, Rig as _, RigExt as _, change, eventually, meet};
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -247,32 +243,4 @@ async fn database_has_no_numbers_and_says_so() {
     for error in [number, barrier] {
         assert_matches!(error, LockError::Unsupported { server: "sqlite" });
     }
-}
-
-/// A process has one of two places of a barrier, and is killed inside.
-async fn killed_party(rig: &impl TokenRig, url: &str) {
-    let (holder, token) = Holder::start_with_permits(url, "round", "1/2").await;
-    let barrier = rig.manager().barrier("round", 2);
-    let party = barrier.enter(LONG).await.unwrap();
-    assert!(Some(party.guard().token()) > token);
-    let leaving = tokio::spawn(party.leave(LONG));
-    tokio::time::sleep(rig.moment()).await;
-    assert!(!leaving.is_finished());
-    holder.signal(Signal::KILL);
-    leaving.await.unwrap().unwrap();
-    // The dead process is not counted either.
-    let error = barrier.enter(rig.moment()).await.unwrap_err();
-    assert_matches!(error, LockError::Incomplete { .. });
-}
-
-#[tokio::test]
-async fn killed_party_holds_up_none_on_redis() {
-    let rig = RedisRig::start().await;
-    killed_party(&rig, &rig.url()).await;
-}
-
-#[tokio::test]
-async fn killed_party_holds_up_none_on_zookeeper() {
-    let rig = ZooKeeperRig::start().await;
-    killed_party(&rig, &rig.url()).await;
 }

@@ -8,7 +8,6 @@ mod leftovers;
 mod losses;
 mod messages;
 mod model;
-mod processes;
 mod redis;
 mod redlock;
 mod rig;

@@ -11,6 +11,7 @@ use stocklock_testkit::ports::free_port;
 use stocklock_testkit::servers::Backend::Mysql;
 use stocklock_testkit::servers::connect_to_redis;
 
+use crate::rig::Served as _;
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 
@@ -100,7 +101,8 @@ async fn refused_redis_password_is_permanent_and_never_shown() {
 #[tokio::test]
 async fn refused_database_password_is_permanent_and_never_shown() {
     let rig = SqlRig::start(Mysql).await;
-    let (_, address) = rig.url().split_once('@').unwrap();
+    let url = rig.url();
+    let (_, address) = url.split_once('@').unwrap();
     let url = format!("mysql://stranger:{SECRET}@{address}");
     let locks = LockManager::new(SqlBackend::new(&url).unwrap());
     let error = acquire(&locks).await;

@@ -132,6 +132,18 @@ pub(crate) trait Faults: Rig {
     }
 }
 
+/// A rig whose server other processes can use.
+#[async_trait]
+pub(crate) trait Served: Rig {
+    /// The URL that the example `hold` takes.
+    fn url(&self) -> String;
+
+    /// Whether the server knows that a client waits for this lock, which another one holds.
+    async fn has_waiter(&self, _name: &str) -> bool {
+        self.left().await == 2
+    }
+}
+
 /// The faults of a rig whose server has numbers.
 #[async_trait]
 pub(crate) trait NumberFaults: Faults + TokenRig {

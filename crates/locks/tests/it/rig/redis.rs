@@ -11,7 +11,7 @@ use stocklock_locks::redis::RedisBackend;
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, connect_to_redis};
 
-use super::{Faults, NumberFaults, Rig};
+use super::{Faults, NumberFaults, Rig, Served};
 
 /// A command whose words contain no space.
 pub(crate) fn command(line: &str) -> Cmd {
@@ -152,6 +152,18 @@ impl Faults for RedisRig {
 
     fn servers(&self) -> Vec<&PrivateServer> {
         vec![self.server()]
+    }
+}
+
+#[async_trait]
+impl Served for RedisRig {
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    /// A waiter has no place in a queue, but a subscription.
+    async fn has_waiter(&self, name: &str) -> bool {
+        self.channels().await == [format!("lock{{{name}}}")]
     }
 }
 

@@ -11,7 +11,7 @@ use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, fresh_masters, vote};
 
 use super::redis::RedisRig;
-use super::{Faults, Rig, eventually};
+use super::{Faults, Rig, Served, eventually};
 
 /// How long a master may take to answer.
 const NODE_LIMIT: Duration = Duration::from_secs(1);
@@ -55,19 +55,6 @@ impl RedLockRig {
             masters,
             max_lease: Self::LEASE,
         }
-    }
-
-    /// Sets the maximum lease, at most the one of the rig.
-    pub(crate) fn max_lease(mut self, max_lease: Duration) -> Self {
-        assert!(max_lease <= Self::LEASE, "the masters do not vote yet");
-        self.max_lease = max_lease;
-        self
-    }
-
-    /// The URLs, with commas between them.
-    pub(crate) fn urls(&self) -> String {
-        let urls: Vec<_> = self.masters.iter().map(RedisRig::url).collect();
-        urls.join(",")
     }
 
     /// How many masters have a vote for this lock.
@@ -130,6 +117,13 @@ impl Rig for RedLockRig {
     async fn left(&self) -> usize {
         let keys = self.masters.iter().map(|master| master.keys("redlock{*}"));
         BTreeSet::from_iter(join_all(keys).await.concat()).len()
+    }
+}
+
+impl Served for RedLockRig {
+    fn url(&self) -> String {
+        let urls: Vec<_> = self.masters.iter().map(RedisRig::url).collect();
+        urls.join(",")
     }
 }
 

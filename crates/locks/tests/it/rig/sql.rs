@@ -14,7 +14,7 @@ use stocklock_locks::sql::{SqlBackend, SqlBuilder, fence};
 use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{Backend, PrivateServer, TestDatabase, fresh_database};
 
-use super::{Faults, Rig};
+use super::{Faults, Rig, Served};
 
 pub(crate) struct SqlRig {
     kind: Backend,
@@ -100,11 +100,6 @@ impl SqlRig {
         rig
     }
 
-    pub(crate) fn url(&self) -> &str {
-        let proxied = self.proxied.as_ref();
-        proxied.map_or(&self.direct, |(_, url)| url)
-    }
-
     pub(crate) fn proxy(&self) -> &Proxy {
         let proxied = self.proxied.as_ref();
         &proxied.expect("SQLite has no connection").0
@@ -115,7 +110,7 @@ impl SqlRig {
     }
 
     pub(crate) fn builder_of_backend(&self) -> SqlBuilder {
-        SqlBackend::builder(self.url())
+        SqlBackend::builder(&self.url())
     }
 
     /// The bytes of a request for this lock: it contains the name in hexadecimal.
@@ -264,6 +259,19 @@ impl Rig for SqlRig {
     async fn left(&self) -> usize {
         let count = "SELECT count(*) FROM distributed_lock WHERE nonce <> ''";
         usize::try_from(self.number(count).await).unwrap()
+    }
+}
+
+#[async_trait]
+impl Served for SqlRig {
+    fn url(&self) -> String {
+        let proxied = self.proxied.as_ref();
+        proxied.map_or(&self.direct, |(_, url)| url).clone()
+    }
+
+    async fn has_waiter(&self, name: &str) -> bool {
+        let awaited = "SELECT count(*) FROM distributed_lock WHERE is_awaited AND name = ";
+        self.number(format!("{awaited}'{name}'")).await == 1
     }
 }
 

@@ -10,7 +10,7 @@ use stocklock_testkit::proxy::Proxy;
 use stocklock_testkit::servers::{PrivateServer, TestZooKeeper, ask, fresh_zookeeper};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
-use super::{Faults, NumberFaults, Rig};
+use super::{Faults, NumberFaults, Rig, Served};
 
 pub(crate) struct ZooKeeperRig {
     /// A private server that this rig may kill.
@@ -166,6 +166,12 @@ impl Faults for ZooKeeperRig {
 
     fn servers(&self) -> Vec<&PrivateServer> {
         vec![self.own()]
+    }
+}
+
+impl Served for ZooKeeperRig {
+    fn url(&self) -> String {
+        format!("zookeeper://{}{}", self.proxy.address(), self.root)
     }
 }
 

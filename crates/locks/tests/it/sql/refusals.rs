@@ -11,7 +11,7 @@ use stocklock_testkit::servers::Backend::{self, Mysql, Postgres, Sqlite};
 use tokio::time::Instant;
 
 use crate::rig::sql::SqlRig;
-use crate::rig::{Rig, RigExt, eventually, request, use_lock};
+use crate::rig::{Rig, RigExt, Served as _, eventually, request, use_lock};
 
 /// `root` may write to a read-only server.
 const CREATE_USER: &str = "CREATE USER shop IDENTIFIED BY 'shop'; GRANT ALL ON stocklock.* TO shop";
@@ -38,7 +38,7 @@ async fn requests(rig: &SqlRig, kind: Backend) -> i64 {
 async fn refused_acquisition_costs_one_request(#[values(Mysql, Postgres)] kind: Backend) {
     const TIMES: i64 = 100;
     let rig = SqlRig::start_private(kind).await;
-    let mut url = rig.url().to_owned();
+    let mut url = rig.url();
     let read_only = if kind == Mysql {
         rig.change(CREATE_USER).await;
         let (_, server) = url.split_once('@').expect("the URL names a user");

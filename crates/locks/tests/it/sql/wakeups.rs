@@ -8,7 +8,7 @@ use stocklock_testkit::proxy::Mode;
 use stocklock_testkit::servers::Backend::Postgres;
 
 use crate::rig::sql::SqlRig;
-use crate::rig::{Faults, RigExt, eventually, hand_over, use_lock};
+use crate::rig::{Faults, RigExt, Served as _, eventually, hand_over, use_lock};
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -43,7 +43,7 @@ async fn release_wakes_the_waiter_at_once() {
 #[tokio::test]
 async fn release_without_waiter_sends_no_notification() {
     let rig = SqlRig::start(Postgres).await;
-    let mut listener = PgListener::connect(rig.url()).await.unwrap();
+    let mut listener = PgListener::connect(&rig.url()).await.unwrap();
     listener.listen("distributed_lock").await.unwrap();
     let [one, other] = [(); 2].map(|()| no_fallback(&rig));
     use_lock(&one, "quiet").await;

@@ -8,6 +8,8 @@ use stocklock_locks::Token;
 use stocklock_testkit::eventually;
 use stocklock_testkit::process::Process;
 
+/// The lease and session timeout of the example.
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
 
 /// The process. Dropping this kills it.
