@@ -32,7 +32,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -90,13 +89,7 @@ struct Redis {
     source_asked: Mutex<Option<Instant>>,
     /// Whether a refused message to waiters was reported.
     is_publish_refused: AtomicBool,
-    prefix: String,
-    connect_limit: Duration,
-    response_limit: Duration,
-    fallback: Duration,
-    /// How often waiters ask. `None`: they are woken.
-    polling: Option<Duration>,
-    token_memory: Duration,
+    settings: RedisBuilder,
 }
 
 impl RedisBackend {
@@ -148,7 +141,7 @@ impl Redis {
         } else {
             ""
         };
-        format!("{}{{{more}{name}}}", self.prefix)
+        format!("{}{{{more}{name}}}", self.settings.prefix)
     }
 
     fn tombstone_key(&self, name: &str, nonce: Nonce) -> String {
@@ -200,7 +193,7 @@ impl Redis {
         let mut arguments = vec![
             request.nonce.to_string(),
             milliseconds(request.lease),
-            milliseconds(self.token_memory),
+            milliseconds(self.settings.token_memory),
             source.to_owned(),
         ];
         arguments.extend(self.source.is_fixed.then(|| "fixed".to_owned()));
@@ -250,7 +243,7 @@ impl Backend for RedisBackend {
     fn properties(&self) -> Properties {
         Properties {
             name: "redis",
-            response_limit: self.0.response_limit + self.0.connect_limit,
+            response_limit: self.0.settings.response_limit + self.0.settings.connect_limit,
             session: None,
             max_lease: None,
             lookahead: 0,

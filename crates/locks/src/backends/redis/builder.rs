@@ -22,13 +22,14 @@ use crate::shared::source::SourceId;
 pub struct RedisBuilder {
     /// Created from the URL. Its `Debug` output does not contain the password.
     address: Result<Address, BackendError>,
-    prefix: String,
+    pub(super) prefix: String,
     source: Option<String>,
-    connect_limit: Duration,
-    response_limit: Duration,
-    fallback: Duration,
-    polling: Option<Duration>,
-    token_memory: Duration,
+    pub(super) connect_limit: Duration,
+    pub(super) response_limit: Duration,
+    pub(super) fallback: Duration,
+    /// How often waiters ask. `None`: they are woken.
+    pub(super) polling: Option<Duration>,
+    pub(super) token_memory: Duration,
 }
 
 impl RedisBuilder {
@@ -112,7 +113,7 @@ impl RedisBuilder {
     /// # Errors
     /// Returns an error if the URL is not a valid Redis URL, or if the prefix does not suit a cluster.
     pub fn build(self) -> Result<RedisBackend, BackendError> {
-        let address = self.address?;
+        let address = self.address.clone()?;
         let (connect, response) = (self.connect_limit, self.response_limit);
         let servers = match &address {
             Address::Cluster(nodes) => {
@@ -130,15 +131,10 @@ impl RedisBuilder {
             servers,
             wake_ups: WakeUps::new(address, limit),
             managers: Managers::default(),
-            source: SourceId::new("redis", self.source),
+            source: SourceId::new("redis", self.source.clone()),
             source_asked: Mutex::default(),
             is_publish_refused: AtomicBool::new(false),
-            prefix: self.prefix,
-            response_limit: self.response_limit,
-            connect_limit: self.connect_limit,
-            fallback: self.fallback,
-            polling: self.polling,
-            token_memory: self.token_memory,
+            settings: self,
         })))
     }
 }

@@ -9,7 +9,7 @@
 //! A slot moves key by key. Until it has moved, the old node has only some of the keys of a script. The script
 //! would begin, and fail at the first key that is gone. Each script with several keys therefore has one more
 //! key, which never exists. Both nodes then refuse the script before it begins. A script that may run while
-//! its slot moves says so ([`Script::while_moving`]).
+//! its slot moves says so ([`Script::while_moving`](super::scripts::Script::while_moving)).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::address::Address;
 use super::connection::{Connection, backend_error, needs_new_connection};
-use super::scripts::Script;
 use crate::shared::error::BackendError;
 use crate::shared::link::Link;
 use crate::shared::lock::lock;
@@ -102,37 +101,6 @@ impl Cluster {
         connected.inspect_err(|_| self.forget_unless_new(&map))
     }
 
-    /// Runs a script at the master of its first key. All keys have one hash tag.
-    pub(super) async fn script<T: FromRedisValue>(
-        &self,
-        script: &Script,
-        keys: &[String],
-        arguments: &[String],
-    ) -> Result<T, BackendError> {
-        let mut keys = keys.to_vec();
-        if keys.len() > 1 && !script.while_moving {
-            keys.push(format!("{}:absent", keys[0]));
-        }
-        let slot = slot(&keys[0]);
-        match self.query(slot, &script.by_hash(&keys, arguments)).await? {
-            Err(error) if Script::is_unknown(&error) => {
-                let answer = self.query(slot, &script.by_text(&keys, arguments)).await?;
-                answer.map_err(backend_error)
-            }
-            answer => answer.map_err(backend_error),
-        }
-    }
-
-    /// Sends a command to the master of its only key.
-    pub(super) async fn run<T: FromRedisValue>(
-        &self,
-        key: &str,
-        command: &Cmd,
-    ) -> Result<T, BackendError> {
-        let answer = self.query(slot(key), command).await?;
-        answer.map_err(backend_error)
-    }
-
     /// Fails if no master answers that the cluster serves clients.
     pub(super) async fn ping(&self) -> Result<(), BackendError> {
         let map = self.map(None).await?;
@@ -190,16 +158,16 @@ impl Cluster {
         }
     }
 
-    /// Sends a command to the master of a slot. The outer error [is a refusal](BackendError::is_refusal) if no
+    /// Sends a command to the master of a key. The outer error [is a refusal](BackendError::is_refusal) if no
     /// node has executed it. Otherwise there was no answer in time. The inner result is the server's
     /// answer.
-    async fn query<T: FromRedisValue>(
+    pub(super) async fn query<T: FromRedisValue>(
         &self,
-        slot: u16,
+        key: &str,
         command: &Cmd,
     ) -> Result<RedisResult<T>, BackendError> {
         let limit = self.connect + self.response;
-        let answer = timeout(limit, self.route(slot, command)).await;
+        let answer = timeout(limit, self.route(slot(key), command)).await;
         answer.unwrap_or_else(|_| {
             let cause = format!("the cluster did not answer within {limit:?}");
             Err(BackendError::transient(cause))

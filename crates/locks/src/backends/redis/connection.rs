@@ -15,7 +15,6 @@ use redis::{
 use tokio::time::{Instant, timeout};
 
 use super::address::Address;
-use super::scripts::Script;
 use crate::shared::error::BackendError;
 use crate::shared::link::Link;
 
@@ -62,21 +61,6 @@ impl Connection {
 
     pub(super) async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
         self.query(command, false).await?.map_err(backend_error)
-    }
-
-    /// Runs a script by its hash, or by its text if the server does not know it yet.
-    pub(super) async fn script<T: FromRedisValue>(
-        &self,
-        script: &Script,
-        keys: &[String],
-        arguments: &[String],
-    ) -> Result<T, BackendError> {
-        match self.query(&script.by_hash(keys, arguments), false).await? {
-            Err(error) if Script::is_unknown(&error) => {
-                self.run(&script.by_text(keys, arguments)).await
-            }
-            answer => answer.map_err(backend_error),
-        }
     }
 
     pub(super) fn open(&self) {

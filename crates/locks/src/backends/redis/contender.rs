@@ -95,7 +95,7 @@ impl Contender for RedisContender {
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
-        if self.redis.polling.is_some() {
+        if self.redis.settings.polling.is_some() {
             // Until the next attempt is due.
             return pending().await;
         }
@@ -136,7 +136,8 @@ impl RedisContender {
     ///
     /// A random part spreads the waiters. A negative TTL belongs to a foreign key without expiry.
     fn ask_again(&self, milliseconds_left: i64) -> Duration {
-        let latest = jittered(self.redis.polling.unwrap_or(self.redis.fallback));
+        let settings = &self.redis.settings;
+        let latest = jittered(settings.polling.unwrap_or(settings.fallback));
         let spread = Duration::from_millis(fastrand::u64(1..20));
         u64::try_from(milliseconds_left).map_or(latest, |left| {
             (Duration::from_millis(left) + spread).min(latest)

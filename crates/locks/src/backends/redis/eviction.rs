@@ -11,7 +11,7 @@ pub(super) async fn check(servers: &Servers) -> Result<Option<String>, BackendEr
     let mut info = redis::cmd("INFO");
     info.arg("memory");
     let cluster = match servers {
-        Servers::One(connection) => return Ok(warning(&connection.run::<String>(&info).await?)),
+        Servers::One(_) => return Ok(warning(&servers.run::<String>("", &info).await?)),
         Servers::Cluster(cluster) => cluster,
     };
     let (mut warnings, mut unknown) = (Vec::new(), Vec::new());

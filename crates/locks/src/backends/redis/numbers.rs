@@ -142,12 +142,12 @@ impl Numbers for RedisBackend {
         let Some(known) = other_than else {
             return self.0.number(&key).await;
         };
-        if let Some(interval) = self.0.polling {
+        if let Some(interval) = self.0.settings.polling {
             sleep(jittered(interval)).await;
             return self.0.number(&key).await;
         }
         let (mut changes, confirmed) = self.0.wake_ups.subscribe(&key);
-        let fallback = jittered(self.0.fallback);
+        let fallback = jittered(self.0.settings.fallback);
         // Read after the server has confirmed the subscription, so that no change is missed.
         tokio::select! {
             _ = confirmed => {}

@@ -273,7 +273,7 @@ impl Redis {
         keys.extend(more);
         arguments.extend([
             format!("{}:", self.lock_key(name)),
-            milliseconds(self.token_memory.max(lease * 2)),
+            milliseconds(self.settings.token_memory.max(lease * 2)),
             nonce.to_string(),
         ]);
         self.servers.script(script, &keys, &arguments).await
@@ -286,12 +286,13 @@ impl Redis {
         of: u32,
         source: &str,
     ) -> Result<Vec<redis::Value>, BackendError> {
+        let settings = &self.settings;
         let arguments = vec![
             milliseconds(request.lease),
             take.to_string(),
             of.to_string(),
             // A waiter asks again after this time, or sooner. It may miss two requests.
-            milliseconds(self.fallback.max(self.polling.unwrap_or_default()) * 3),
+            milliseconds(settings.fallback.max(settings.polling.unwrap_or_default()) * 3),
             source.to_owned(),
             flag(self.source.is_fixed),
         ];
@@ -330,7 +331,7 @@ impl Redis {
             return Ok(Vec::new());
         }
         let mut keys = Vec::new();
-        let mut arguments = vec![milliseconds(self.token_memory)];
+        let mut arguments = vec![milliseconds(self.settings.token_memory)];
         for Request {
             name, nonce, lease, ..
         } in renewals

@@ -1,9 +1,9 @@
 //! The servers that have the keys: one server, or the masters of a cluster.
 
-use redis::{Cmd, FromRedisValue};
+use redis::{Cmd, FromRedisValue, RedisResult};
 
 use super::cluster::Cluster;
-use super::connection::Connection;
+use super::connection::{Connection, backend_error};
 use super::scripts::Script;
 use crate::shared::error::BackendError;
 
@@ -25,37 +25,53 @@ impl Servers {
         }
     }
 
+    async fn query<T: FromRedisValue>(
+        &self,
+        key: &str,
+        command: &Cmd,
+    ) -> Result<RedisResult<T>, BackendError> {
+        match self {
+            Self::One(connection) => connection.query(command, false).await,
+            Self::Cluster(cluster) => cluster.query(key, command).await,
+        }
+    }
+
+    /// Sends a command with one key.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         key: &str,
         command: &Cmd,
     ) -> Result<T, BackendError> {
-        match self {
-            Self::One(connection) => connection.run(command).await,
-            Self::Cluster(cluster) => cluster.run(key, command).await,
-        }
+        self.query(key, command).await?.map_err(backend_error)
     }
 
-    /// Runs a script. On a cluster, its keys have one hash tag.
+    /// Runs a script by its hash, or by its text if the server does not know it yet. On a cluster, its keys
+    /// have one hash tag.
     pub(super) async fn script<T: FromRedisValue>(
         &self,
         script: &Script,
         keys: &[String],
         arguments: &[String],
     ) -> Result<T, BackendError> {
-        match self {
-            Self::One(connection) => connection.script(script, keys, arguments).await,
-            Self::Cluster(cluster) => cluster.script(script, keys, arguments).await,
+        let mut keys = keys.to_vec();
+        if self.is_cluster() && keys.len() > 1 && !script.while_moving {
+            keys.push(format!("{}:absent", keys[0]));
+        }
+        match self
+            .query(&keys[0], &script.by_hash(&keys, arguments))
+            .await?
+        {
+            Err(error) if Script::is_unknown(&error) => {
+                self.run(&keys[0], &script.by_text(&keys, arguments)).await
+            }
+            answer => answer.map_err(backend_error),
         }
     }
 
     /// Fails if no server answers.
     pub(super) async fn ping(&self) -> Result<(), BackendError> {
         match self {
-            Self::One(connection) => connection
-                .run::<String>(&redis::cmd("PING"))
-                .await
-                .map(drop),
+            Self::One(_) => self.run::<String>("", &redis::cmd("PING")).await.map(drop),
             Self::Cluster(cluster) => cluster.ping().await,
         }
     }

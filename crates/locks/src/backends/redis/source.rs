@@ -37,7 +37,7 @@ return id
 impl Redis {
     /// The key that scripts read together with those of a lock. A cluster has none.
     pub(super) fn source_key(&self) -> Option<String> {
-        let key = format!("{}:source", self.prefix);
+        let key = format!("{}:source", self.settings.prefix);
         (!self.servers.is_cluster()).then_some(key)
     }
 
@@ -74,7 +74,7 @@ impl Redis {
     async fn ask_for_source(&self) -> Result<(), BackendError> {
         let mut arguments = vec![self.source.candidate().to_string()];
         arguments.extend(self.source.is_fixed.then(|| "fixed".to_owned()));
-        let keys = [format!("{}:source", self.prefix)];
+        let keys = [format!("{}:source", self.settings.prefix)];
         let answer = self.servers.script::<String>(&SOURCE, &keys, &arguments);
         self.source.saw(&answer.await?);
         *lock(&self.source_asked) = Some(Instant::now());

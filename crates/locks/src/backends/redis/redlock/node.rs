@@ -9,6 +9,7 @@ use super::super::address::Address;
 use super::super::admin::{INSPECT, REVOKE};
 use super::super::connection::Connection;
 use super::super::scripts::{Script, loss, reason};
+use super::super::servers::Servers;
 use super::super::{eviction, flag, milliseconds};
 use super::scripts::{ACQUIRE, RELEASE, RENEW};
 use crate::shared::error::{BackendError, LostReason};
@@ -48,7 +49,7 @@ impl Ballot {
 pub(super) struct Node {
     /// The host and the port, for error messages.
     pub(super) address: String,
-    connection: Connection,
+    server: Servers,
     prefix: String,
     max_lease: Duration,
     limit: Duration,
@@ -64,7 +65,7 @@ impl Node {
     ) -> Self {
         Self {
             address: host,
-            connection: Connection::new(address, limit, limit),
+            server: Servers::One(Connection::new(address, limit, limit)),
             prefix: prefix.to_owned(),
             max_lease,
             limit,
@@ -101,7 +102,7 @@ impl Node {
         let keys: Vec<_> = votes.iter().map(|(vote, _)| self.key(&vote.name)).collect();
         let arguments = |(vote, lease): &(Ballot, Duration)| [vote.value(), milliseconds(*lease)];
         let arguments: Vec<_> = votes.iter().flat_map(arguments).collect();
-        let script = self.connection.script(&RENEW, &keys, &arguments);
+        let script = self.server.script(&RENEW, &keys, &arguments);
         let answers: Vec<i64> = self.within_limit(script).await?;
         Ok(answers.into_iter().map(loss).collect())
     }
@@ -125,9 +126,10 @@ impl Node {
     /// Returns why this master does not have this vote.
     pub(super) async fn verify(&self, vote: &Ballot) -> Result<Loss, BackendError> {
         let mut get = redis::cmd("MGET");
-        get.arg(self.key(&vote.name));
+        let key = self.key(&vote.name);
+        get.arg(&key);
         get.arg(self.tombstone(&vote.name, vote.nonce));
-        let keys = self.within_limit(self.connection.run(&get)).await?;
+        let keys = self.within_limit(self.server.run(&key, &get)).await?;
         let (value, tombstone): (Option<String>, Option<String>) = keys;
         let is_held = value == Some(vote.value());
         Ok((!is_held).then(|| reason(tombstone.as_deref())))
@@ -152,7 +154,7 @@ impl Node {
         name: &str,
     ) -> Result<Option<(Nonce, Duration)>, BackendError> {
         let keys = [self.key(name)];
-        let found = self.connection.script(&INSPECT, &keys, &[]);
+        let found = self.server.script(&INSPECT, &keys, &[]);
         let found: Vec<(String, i64, String)> = self.within_limit(found).await?;
         let vote = |(value, rest, _): (String, i64, String)| {
             let nonce = value.get(..32).and_then(Nonce::parse)?;
@@ -168,7 +170,7 @@ impl Node {
     pub(super) async fn revoke(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
         let keys = [self.key(name), self.tombstone(name, nonce)];
         let arguments = [nonce.to_string(), milliseconds(REMEMBERED)];
-        let revoked = self.connection.script(&REVOKE, &keys, &arguments);
+        let revoked = self.server.script(&REVOKE, &keys, &arguments);
         self.within_limit(revoked).await
     }
 
@@ -191,15 +193,15 @@ impl Node {
     async fn info(&self, section: &str) -> Result<String, BackendError> {
         let mut info = redis::cmd("INFO");
         info.arg(section);
-        self.within_limit(self.connection.run(&info)).await
+        self.within_limit(self.server.run("", &info)).await
     }
 
     pub(super) fn open(&self) {
-        self.connection.open();
+        self.server.open();
     }
 
     pub(super) fn close(&self) {
-        self.connection.close();
+        self.server.close();
     }
 
     fn key(&self, name: &str) -> String {
@@ -221,7 +223,7 @@ impl Node {
             self.key(&ballot.name),
             self.tombstone(&ballot.name, ballot.nonce),
         ];
-        let script = self.connection.script(script, &keys, arguments);
+        let script = self.server.script(script, &keys, arguments);
         self.within_limit(script).await
     }
 
@@ -231,7 +233,7 @@ impl Node {
         &self,
         request: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
-        let connected = timeout(self.limit, self.connection.connected()).await;
+        let connected = timeout(self.limit, self.server.connected("")).await;
         let connected = connected.unwrap_or_else(|_| {
             let cause = format!("no connection within {:?}", self.limit);
             Err(BackendError::transient(cause))
