@@ -8,12 +8,10 @@ mod run;
 mod servers;
 mod worker;
 
-use std::collections::BTreeMap;
-
 use anyhow::{Result, bail};
 
-use run::{Run, SCENARIOS, TIME};
-use serde_json::{Value, json};
+use run::TIME;
+use serde_json::json;
 
 const ROUNDS: usize = 5;
 const USAGE: &str = "usage: bench-locks PATH_OF_TESTKIT [ROUNDS]";
@@ -29,22 +27,22 @@ async fn main() -> Result<()> {
         _ => bail!(USAGE),
     };
     let servers = servers::Servers::start(testkit).await?;
-    let mut figures: BTreeMap<Run, Vec<Value>> = BTreeMap::new();
+    let mut runs: Vec<_> = run::runs()
+        .into_iter()
+        .map(|run| (run, Vec::new()))
+        .collect();
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
-        for scenario in SCENARIOS {
-            for run in scenario.runs() {
-                let name = format!("bench-{round}-{scenario:?}-{}", run.processes);
-                let measured = run.measure(&servers, &name).await?;
-                figures.entry(run).or_default().push(measured);
-            }
+        for (run, figures) in &mut runs {
+            let name = format!("bench-{round}-{}-{}", run.scenario.name, run.processes);
+            figures.push(run.measure(&servers, &name).await?);
         }
     }
-    let runs = figures.iter().map(|(run, rounds)| {
+    let runs = runs.into_iter().map(|(run, rounds)| {
         json!({
-            "scenario": format!("{:?}", run.scenario),
+            "scenario": run.scenario.name,
             "processes": run.processes,
-            "library": run.implementation.name(),
+            "library": run.library,
             "rounds": rounds,
         })
     });

@@ -12,116 +12,70 @@ use crate::servers::Servers;
 
 /// How long each run takes.
 pub(crate) const TIME: Duration = Duration::from_millis(1_500);
-/// The tasks of all processes.
-const TASKS: usize = 64;
-
-/// A lock library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Implementation {
-    /// `tokio::sync::Mutex`: the ideal, and only within one process.
-    Mutex,
-    Redis,
-    /// In order of arrival.
-    Fair,
-    Rslock,
-    ZooKeeper,
-    ZooKeeperClient,
-}
-
-impl Implementation {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Mutex,
-        Self::Redis,
-        Self::Fair,
-        Self::Rslock,
-        Self::ZooKeeper,
-        Self::ZooKeeperClient,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Mutex => "tokio Mutex",
-            Self::Redis => "ours, Redis",
-            Self::Fair => "ours, Redis, fair",
-            Self::Rslock => "rslock",
-            Self::ZooKeeper => "ours, ZooKeeper",
-            Self::ZooKeeperClient => "zookeeper-client",
-        }
-    }
-
-    /// The address that it uses.
-    fn address(self, servers: &Servers) -> &str {
-        match self {
-            Self::Mutex => "",
-            Self::Redis | Self::Fair | Self::Rslock => &servers.redis,
-            Self::ZooKeeper | Self::ZooKeeperClient => &servers.zookeeper,
-        }
-    }
-
-    pub(crate) fn parse(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|known| known.name() == name);
-        found.with_context(|| format!("no implementation {name}"))
-    }
-}
+/// The libraries. `tokio::sync::Mutex` is the ideal, and only within one process; `fair` is in order of arrival.
+const LIBRARIES: [&str; 6] = [
+    "tokio Mutex",
+    "ours, Redis",
+    "ours, Redis, fair",
+    "rslock",
+    "ours, ZooKeeper",
+    "zookeeper-client",
+];
 
 /// How the lock is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scenario {
-    /// One task acquires and releases.
-    Uncontended,
-    /// All tasks acquire and release, without work.
-    Contended,
-    /// All tasks hold the lock for 5 ms, and then do something else for 50 ms.
-    HandOff,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    processes: &'static [usize],
+    /// Of all processes.
+    tasks: usize,
+    /// How long a task holds the lock, and how long it then does something else, in ms.
+    pauses: [u64; 2],
 }
 
-pub(crate) const SCENARIOS: [Scenario; 3] = [
-    Scenario::Uncontended,
-    Scenario::Contended,
-    Scenario::HandOff,
+const SCENARIOS: [Scenario; 3] = [
+    Scenario {
+        name: "Uncontended",
+        processes: &[1],
+        tasks: 1,
+        pauses: [0, 0],
+    },
+    Scenario {
+        name: "Contended",
+        processes: &[1, 4],
+        tasks: 64,
+        pauses: [0, 0],
+    },
+    Scenario {
+        name: "HandOff",
+        processes: &[1, 4],
+        tasks: 64,
+        pauses: [5, 50],
+    },
 ];
 
 /// What is measured together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) scenario: Scenario,
     pub(crate) processes: usize,
-    pub(crate) implementation: Implementation,
+    pub(crate) library: &'static str,
 }
 
-impl Scenario {
-    pub(crate) fn runs(self) -> Vec<Run> {
-        let processes: &[usize] = match self {
-            Self::Uncontended => &[1],
-            Self::Contended | Self::HandOff => &[1, 4],
-        };
-        let mut runs = Vec::new();
-        for &processes in processes {
-            for implementation in Implementation::ALL {
-                if implementation != Implementation::Mutex || processes == 1 {
-                    runs.push(Run {
-                        scenario: self,
-                        processes,
-                        implementation,
-                    });
-                }
-            }
-        }
-        runs
-    }
-
-    fn tasks(self) -> usize {
-        if self == Self::Uncontended { 1 } else { TASKS }
-    }
-
-    /// How long a task holds the lock, and how long it then waits, in ms.
-    fn pauses(self) -> (u64, u64) {
-        if self == Self::HandOff {
-            (5, 50)
-        } else {
-            (0, 0)
+/// All runs of one round.
+pub(crate) fn runs() -> Vec<Run> {
+    let mut runs = Vec::new();
+    for scenario in SCENARIOS {
+        for &processes in scenario.processes {
+            let libraries = LIBRARIES.into_iter().skip(usize::from(processes > 1));
+            runs.extend(libraries.map(|library| Run {
+                scenario,
+                processes,
+                library,
+            }));
         }
     }
+    runs
 }
 
 impl Run {
@@ -173,12 +127,16 @@ struct Worker {
 
 impl Worker {
     fn start(run: Run, servers: &Servers, name: &str) -> Result<Self> {
-        let (hold, think) = run.scenario.pauses();
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("worker").arg(run.implementation.name());
-        command.arg(run.implementation.address(servers)).arg(name);
-        let tasks = run.scenario.tasks() / run.processes;
-        command.args([tasks.to_string(), hold.to_string(), think.to_string()]);
+        command.args([
+            "worker",
+            run.library,
+            &servers.redis,
+            &servers.zookeeper,
+            name,
+        ]);
+        command.arg((run.scenario.tasks / run.processes).to_string());
+        command.args(run.scenario.pauses.map(|pause| pause.to_string()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.kill_on_drop(true).spawn()?;
         let output = process.stdout.take().context("no output")?;

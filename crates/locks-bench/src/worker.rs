@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use zookeeper_client::{Acls, Client, CreateMode, LockPrefix};
 
-use crate::run::{Implementation, TIME};
+use crate::run::TIME;
 
 const LEASE: Duration = Duration::from_secs(10);
 /// Longer than a run.
@@ -30,16 +30,15 @@ enum Library {
 }
 
 impl Library {
-    async fn connect(implementation: Implementation, address: &str) -> Result<Self> {
-        Ok(match implementation {
-            Implementation::Mutex => Self::Mutex(Mutex::new(())),
-            Implementation::Redis => Self::Ours(LockManager::new(RedisBackend::new(address)?)),
-            Implementation::Fair => Self::Fair(LockManager::new(RedisBackend::new(address)?)),
-            Implementation::ZooKeeper => {
-                Self::Ours(LockManager::new(ZooKeeperBackend::new(address)?))
-            }
-            Implementation::Rslock => Self::Rslock(rslock::LockManager::new(vec![address])),
-            Implementation::ZooKeeperClient => Self::ZooKeeper(Client::connect(address).await?),
+    async fn connect(library: &str, redis: &str, zookeeper: &str) -> Result<Self> {
+        Ok(match library {
+            "tokio Mutex" => Self::Mutex(Mutex::new(())),
+            "ours, Redis" => Self::Ours(LockManager::new(RedisBackend::new(redis)?)),
+            "ours, Redis, fair" => Self::Fair(LockManager::new(RedisBackend::new(redis)?)),
+            "ours, ZooKeeper" => Self::Ours(LockManager::new(ZooKeeperBackend::new(zookeeper)?)),
+            "rslock" => Self::Rslock(rslock::LockManager::new(vec![redis])),
+            "zookeeper-client" => Self::ZooKeeper(Client::connect(zookeeper).await?),
+            other => bail!("no library {other}"),
         })
     }
 
@@ -102,14 +101,14 @@ async fn pause(time: Duration) {
     }
 }
 
-/// Runs with the arguments implementation, address, name, tasks, hold in ms, think in ms.
+/// Runs with the arguments library, the two addresses, name, tasks, hold in ms, think in ms.
 pub(crate) async fn main(arguments: &[&str]) -> Result<()> {
-    let [implementation, address, name, tasks, hold, think] = arguments else {
-        bail!("a worker needs six arguments");
+    let [library, redis, zookeeper, name, tasks, hold, think] = arguments else {
+        bail!("a worker needs seven arguments");
     };
     let milliseconds = |number: &str| number.parse().map(Duration::from_millis);
     let (hold, think) = (milliseconds(hold)?, milliseconds(think)?);
-    let library = Library::connect(Implementation::parse(implementation)?, address).await?;
+    let library = Library::connect(library, redis, zookeeper).await?;
     library.warm_up(name).await?;
     println!("ready");
     let mut line = String::new();
