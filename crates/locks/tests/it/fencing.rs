@@ -11,14 +11,15 @@ use stocklock_locks::backend::Admin as _;
 use stocklock_locks::clock::{Clock, Moment};
 use stocklock_locks::redis::FENCED_COMMAND;
 use stocklock_locks::{LockError, LockGuard, LockManager, LostReason};
-use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend::{self as Database, Mysql, Postgres, Sqlite};
 use tokio::runtime;
 
 use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::rig::{Faults as _, Rig as _, RigExt as _, TokenRig, eventually, revoke_holder};
+use crate::rig::{
+    Faults as _, Rig as _, RigExt as _, TokenRig, eventually, lost_reason, revoke_holder,
+};
 
 /// Acquires a lock that expires without renewal, and then again by another client.
 async fn paused_holder_and_next(rig: &impl TokenRig) -> [LockGuard; 2] {
@@ -77,8 +78,11 @@ async fn data(rig: &ZooKeeperRig, node: &str) -> Vec<u8> {
 
 /// The server refuses the write although the guard does not know of its loss yet, and no other client
 /// has written. An outdated version is no loss.
+#[rstest]
 #[tokio::test]
-async fn write_of_paused_holder_is_refused_by_zookeeper() {
+async fn write_of_paused_holder_is_refused_by_zookeeper(
+    #[values(LostReason::Stolen, LostReason::Revoked)] reason: LostReason,
+) {
     let rig = ZooKeeperRig::start().await;
     let backend = rig.backend();
     let manager = rig.builder_for(backend.clone()).build();
@@ -90,28 +94,16 @@ async fn write_of_paused_holder_is_refused_by_zookeeper() {
     assert_eq!(write(b"3", Some(1)).await.unwrap(), None);
     guard.check().unwrap();
 
-    rig.take_away("account").await;
+    if reason == LostReason::Revoked {
+        revoke_holder(rig.manager().lock("account")).await;
+    } else {
+        rig.take_away("account").await;
+    }
     let error = write(b"4", None).await.unwrap_err();
-    let reason = LostReason::Stolen;
-    assert_matches!(error, LockError::Lost { reason: found } if *found == reason);
+    assert_eq!(lost_reason(&error), Some(reason));
     assert_eq!(guard.lost().await, reason);
     assert_eq!(backend.places(), 0);
     assert_eq!(data(&rig, &node).await, b"2");
-}
-
-#[tokio::test]
-async fn write_of_revoked_holder_is_refused_by_zookeeper() {
-    let rig = ZooKeeperRig::start().await;
-    let backend = rig.backend();
-    let manager = rig.builder_for(backend.clone()).build();
-    let operator = rig.manager();
-    let guard = manager.lock("account").acquire().await.unwrap();
-    let node = rig.create(".balance", b"0").await;
-    revoke_holder(operator.lock("account")).await;
-    let error = backend.write_if_held(&guard, &node, b"1", None).await;
-    let reason = LostReason::Revoked;
-    assert_matches!(error.unwrap_err(), LockError::Lost { reason: found } if *found == reason);
-    assert_eq!(data(&rig, &node).await, b"0");
 }
 
 /// The time stands still for a holder that is paused.
@@ -168,7 +160,7 @@ async fn write_after_end_of_session_is_refused_by_zookeeper() {
     .await;
     let error = refused.unwrap().unwrap_err();
     let reason = LostReason::SessionExpired;
-    assert_matches!(error, LockError::Lost { reason: found } if *found == reason);
+    assert_eq!(lost_reason(&error), Some(reason));
     assert_eq!(guard.lost().await, reason);
     assert_eq!(data(&rig, &node).await, b"1");
     next.release().await;

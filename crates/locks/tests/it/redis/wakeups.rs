@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use rstest::rstest;
 use stocklock_locks::backend::Backend as _;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockManager, ReleaseOutcome};
@@ -28,40 +30,38 @@ async fn wait_for_subscription(rig: &RedisRig, within: Duration) {
     eventually("the waiter subscribed", within, subscribed).await;
 }
 
-#[tokio::test]
-async fn wake_up_arrives_at_once_and_unsubscribes() {
-    let rig = RedisRig::start().await;
-    let [one, other] = [(); 2].map(|()| LockManager::new(no_fallback(&rig.url())));
-    for _ in 0..3 {
-        let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
-        let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
-        wait_for_subscription(&rig, rig.soon()).await;
-        let begin = rig.now();
-        hand_over(guard, waiter).await;
-        assert!(rig.now().since(begin) < rig.soon());
-        // The subscription stays for a while.
-        let unsubscribed = async || rig.channels().await.is_empty();
-        let soon = Duration::from_secs(10);
-        eventually("the waiter unsubscribed", soon, unsubscribed).await;
-    }
+/// A waiter of another client is woken by a release.
+async fn wake(rig: &RedisRig, [one, other]: &[LockManager; 2], within: Duration) {
+    let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
+    let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
+    wait_for_subscription(rig, within).await;
+    let begin = rig.now();
+    hand_over(guard, waiter).await;
+    assert!(rig.now().since(begin) < within);
 }
 
-/// The pub/sub connection is lost while no task waits. The next waiter is still woken.
+/// The pub/sub connection is idle, or lost with the server, while no task waits. The next waiter is woken.
+#[rstest]
 #[tokio::test]
-async fn wake_up_arrives_at_once_after_server_restart() {
+async fn wake_up_arrives_at_once(#[values(false, true)] restarts: bool) {
     let rig = RedisRig::start().await;
-    let [one, other] = [(); 2].map(|()| LockManager::new(no_fallback(&rig.url())));
+    let managers = [(); 2].map(|()| LockManager::new(no_fallback(&rig.url())));
     for _ in 0..3 {
-        let begin = rig.now();
-        let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
-        let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
-        wait_for_subscription(&rig, rig.soon() * 4).await;
-        hand_over(guard, waiter).await;
-        assert!(rig.now().since(begin) < rig.soon() * 4);
-        rig.crash().await;
-        rig.bring_up().await;
-        let answers = async || one.ping().await.is_ok() && other.ping().await.is_ok();
-        eventually("the server answers", rig.soon() * 4, answers).await;
+        wake(&rig, &managers, rig.soon() * if restarts { 4 } else { 1 }).await;
+        if restarts {
+            rig.crash().await;
+            rig.bring_up().await;
+            let answers = async || {
+                let pings = managers.iter().map(LockManager::ping);
+                join_all(pings).await.iter().all(Result::is_ok)
+            };
+            eventually("the server answers", rig.soon() * 4, answers).await;
+        } else {
+            // The subscription stays for a while.
+            let unsubscribed = async || rig.channels().await.is_empty();
+            let soon = Duration::from_secs(10);
+            eventually("the waiter unsubscribed", soon, unsubscribed).await;
+        }
     }
 }
 
@@ -99,7 +99,7 @@ async fn dead_pubsub_connection_is_replaced() {
 async fn wake_ups_outlive_the_runtime_that_started_them() {
     let rig = RedisRig::start().await;
     let backend = no_fallback(&rig.url());
-    let [one, other] = [no_fallback(&rig.url()), backend.clone()].map(LockManager::new);
+    let managers = [no_fallback(&rig.url()), backend.clone()].map(LockManager::new);
     let short = tokio::task::spawn_blocking(move || {
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime.enable_all().build().unwrap();
@@ -109,12 +109,7 @@ async fn wake_ups_outlive_the_runtime_that_started_them() {
         });
     });
     short.await.unwrap();
-    let guard = one.lock("loud").lease(LONG).acquire().await.unwrap();
-    let waiter = tokio::spawn(other.lock("loud").wait(LONG).acquire());
-    wait_for_subscription(&rig, rig.soon()).await;
-    let begin = rig.now();
-    hand_over(guard, waiter).await;
-    assert!(rig.now().since(begin) < rig.soon());
+    wake(&rig, &managers, rig.soon()).await;
 }
 
 /// The runtime that started the wake-ups ends while a task of another one waits.
@@ -255,7 +250,7 @@ async fn subscriptions_share_requests_and_stay_for_a_while() {
     let requests = async || rig.calls().await["subscribe"];
     let names: Vec<_> = (0..200).map(|number| format!("n{number}")).collect();
     let held = names.iter().map(|name| one.lock(name).acquire());
-    let held = futures_util::future::join_all(held).await;
+    let held = join_all(held).await;
     let waiting = names.iter().map(|name| {
         let lock = other.lock(name).wait(Duration::from_mins(1));
         tokio::spawn(lock.acquire())

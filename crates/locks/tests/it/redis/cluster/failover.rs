@@ -4,11 +4,11 @@
 //! holders until the first one is renewed. A write of the first holder is refused, because its token is smaller.
 //! No request is lost, and nothing is left over.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
-use stocklock_locks::{LockError, LockManager, LostReason, ReleaseOutcome};
+use futures_util::future::join_all;
+use stocklock_locks::{LockError, LockManager, LostReason, ReleaseOutcome, Token};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::RedisCluster;
 
@@ -20,16 +20,21 @@ use crate::rig::{RigExt, eventually, lost_reason, use_lock, wait_until_nothing_i
 /// A register that refuses the writes of earlier holders.
 #[derive(Default)]
 struct Register {
-    newest: AtomicI64,
-    writes: AtomicU64,
-    refused: AtomicU64,
+    newest: Cell<Option<Token>>,
+    writes: Cell<u64>,
+    refused: Cell<u64>,
 }
 
 impl Register {
-    fn write(&self, token: i64) {
-        let refused = self.newest.fetch_max(token, Ordering::SeqCst) > token;
-        let count = if refused { &self.refused } else { &self.writes };
-        count.fetch_add(1, Ordering::SeqCst);
+    fn write(&self, token: Token) {
+        let newest = self.newest.get().max(Some(token));
+        let is_refused = self.newest.replace(newest) > Some(token);
+        let count = if is_refused {
+            &self.refused
+        } else {
+            &self.writes
+        };
+        count.update(|count| count + 1);
     }
 }
 
@@ -38,52 +43,46 @@ impl Register {
 #[tokio::test]
 async fn failovers_let_no_outdated_holder_write_unnoticed() {
     let rig = ClusterRig::start_fragile().await;
-    let ends = Arc::new(AtomicBool::new(false));
-    let registers = [(); 2].map(|()| Arc::new(Register::default()));
-    let mut users = tokio::task::JoinSet::new();
-    for _ in 0..4 {
+    let ends = Cell::new(false);
+    let registers = [(); 2].map(|()| Register::default());
+    let user = async |_| {
         let manager = rig.manager();
-        let (ends, registers) = (Arc::clone(&ends), registers.clone());
-        users.spawn(async move {
-            let mut sources = Vec::new();
-            while !ends.load(Ordering::SeqCst) {
-                let locks = [manager.lock("hot"), manager.write("hot")];
-                for (lock, register) in locks.into_iter().zip(&registers) {
-                    let guard = lock.wait(SOON).acquire().await.unwrap();
-                    register.write(guard.token().get());
-                    sources.push(guard.source().to_owned());
-                    tokio::task::yield_now().await;
-                    // A write after a loss that is not known yet.
-                    register.write(guard.token().get());
-                    guard.release().await;
-                }
-                sources.dedup();
+        let mut sources = Vec::new();
+        while !ends.get() {
+            let locks = [manager.lock("hot"), manager.write("hot")];
+            for (lock, register) in locks.into_iter().zip(&registers) {
+                let guard = lock.wait(SOON).acquire().await.unwrap();
+                register.write(guard.token());
+                sources.push(guard.source().to_owned());
+                tokio::task::yield_now().await;
+                // A write after a loss that is not known yet.
+                register.write(guard.token());
+                guard.release().await;
             }
-            manager.shutdown().await;
-            sources
-        });
-    }
-    let slot = rig.slot("hot").await;
-    let written = || {
-        registers
-            .each_ref()
-            .map(|each| each.writes.load(Ordering::SeqCst))
+            sources.dedup();
+        }
+        manager.shutdown().await;
+        sources
     };
-    for kill in [false, true, true, false] {
+    let failovers = async {
+        let slot = rig.slot("hot").await;
+        let written = || registers.each_ref().map(|each| each.writes.get());
+        for kill in [false, true, true, false] {
+            all_grow(written).await;
+            let master = rig.cluster().master_of(slot).await;
+            let promoted = rig.cluster().fail_over(master, kill).await;
+            assert_eq!(rig.cluster().master_of(slot).await, promoted);
+        }
         all_grow(written).await;
-        let master = rig.cluster().master_of(slot).await;
-        let promoted = rig.cluster().fail_over(master, kill).await;
-        assert_eq!(rig.cluster().master_of(slot).await, promoted);
-    }
-    all_grow(written).await;
-    ends.store(true, Ordering::SeqCst);
-    let sources = users.join_all().await;
+        ends.set(true);
+    };
+    let (sources, ()) = tokio::join!(join_all((0..4).map(user)), failovers);
     let is_one = sources.iter().all(|each| *each == sources[0]);
     assert!(is_one, "{sources:?}");
     assert_eq!(sources[0].len(), 1);
     wait_until_nothing_is_left(&rig, SOON).await;
     for register in registers {
-        let refused = register.refused.load(Ordering::SeqCst);
+        let refused = register.refused.get();
         // At most the locks that the promoted replicas had not received.
         assert!(refused <= 8, "{refused} writes of two holders");
     }

@@ -1,9 +1,9 @@
 //! Slots move while clients use their locks.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::FromRedisValue;
 use stocklock_locks::backend::{Admin as _, Backend, Change, Claim, Numbers as _, Request};
 use stocklock_locks::{BackendError, LockError, Nonce, ReleaseOutcome, Token};
@@ -16,22 +16,9 @@ use crate::rig::{Rig, RigExt, change, loss, request, wait_until_nothing_is_left}
 
 #[derive(Default)]
 struct Guarded {
-    is_used: AtomicBool,
-    token: AtomicI64,
-    uses: AtomicU64,
-}
-
-impl Guarded {
-    fn enter(&self, token: Token) {
-        assert!(!self.is_used.swap(true, Ordering::SeqCst), "two holders");
-        let last = self.token.swap(token.get(), Ordering::SeqCst);
-        assert!(last < token.get(), "{last} before {token:?}");
-    }
-
-    fn leave(&self) {
-        self.is_used.store(false, Ordering::SeqCst);
-        self.uses.fetch_add(1, Ordering::SeqCst);
-    }
+    is_used: Cell<bool>,
+    token: Cell<Option<Token>>,
+    uses: Cell<u64>,
 }
 
 /// Four processes use one lock, and a lock for writers that is in the same slot, while the slot moves. No
@@ -40,42 +27,37 @@ impl Guarded {
 async fn slot_moves_while_processes_use_its_locks() {
     const MOVES: u64 = 6;
     let rig = ClusterRig::start_private().await;
-    let ends = Arc::new(AtomicBool::new(false));
-    let guarded = [(); 2].map(|()| Arc::new(Guarded::default()));
-    let mut users = tokio::task::JoinSet::new();
-    for _ in 0..4 {
+    let ends = Cell::new(false);
+    let guarded = [(); 2].map(|()| Guarded::default());
+    let user = async |_| {
         let manager = rig.manager();
-        let (ends, guarded) = (Arc::clone(&ends), guarded.clone());
-        users.spawn(async move {
-            while !ends.load(Ordering::SeqCst) {
-                let locks = [manager.lock("hot"), manager.write("hot")];
-                for (lock, guarded) in locks.into_iter().zip(&guarded) {
-                    let guard = lock.wait(SOON).acquire().await.unwrap();
-                    guarded.enter(guard.token());
-                    tokio::task::yield_now().await;
-                    guard.check().unwrap();
-                    guarded.leave();
-                    let outcome = guard.release().await;
-                    assert_eq!(loss(outcome), None);
-                }
+        while !ends.get() {
+            let locks = [manager.lock("hot"), manager.write("hot")];
+            for (lock, guarded) in locks.into_iter().zip(&guarded) {
+                let guard = lock.wait(SOON).acquire().await.unwrap();
+                assert!(!guarded.is_used.replace(true), "two holders");
+                let token = Some(guard.token());
+                assert!(guarded.token.replace(token) < token);
+                tokio::task::yield_now().await;
+                guard.check().unwrap();
+                guarded.is_used.set(false);
+                guarded.uses.update(|uses| uses + 1);
+                assert_eq!(loss(guard.release().await), None);
             }
-            manager.shutdown().await;
-        });
-    }
-    let slot = rig.slot("hot").await;
-    let mut master = rig.master("hot").await;
-    let used = || {
-        guarded
-            .each_ref()
-            .map(|each| each.uses.load(Ordering::SeqCst))
+        }
+        manager.shutdown().await;
     };
-    for _ in 0..MOVES {
-        master = (master + 1) % 3;
-        rig.cluster().move_slot(slot, master).await;
-        all_grow(used).await;
-    }
-    ends.store(true, Ordering::SeqCst);
-    users.join_all().await;
+    let moves = async {
+        let slot = rig.slot("hot").await;
+        let mut master = rig.master("hot").await;
+        for _ in 0..MOVES {
+            master = (master + 1) % 3;
+            rig.cluster().move_slot(slot, master).await;
+            all_grow(|| guarded.each_ref().map(|each| each.uses.get())).await;
+        }
+        ends.set(true);
+    };
+    tokio::join!(join_all((0..4).map(user)), moves);
     wait_until_nothing_is_left(&rig, SOON).await;
 }
 
