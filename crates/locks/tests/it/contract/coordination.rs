@@ -1,11 +1,11 @@
 //! Numbers, latches and barriers that several processes share.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use stocklock_locks::backend::{Backend as _, Change};
-use stocklock_locks::{LockError, LostReason};
+use stocklock_locks::{LockError, LockManager, LostReason};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 
@@ -20,12 +20,11 @@ const LONG: Duration = Duration::from_mins(1);
 pub(super) async fn changes_of_many_processes_count_once_each(rig: &impl TokenRig) {
     const ADDS: i64 = 40;
     let managers = [(); 4].map(|()| rig.manager());
-    let mut tasks = JoinSet::new();
-    for number in 0..ADDS {
-        let manager = managers[usize::try_from(number).unwrap() % 4].clone();
-        tasks.spawn(async move { manager.number("hits").add(1).await.unwrap() });
-    }
-    let mut sums = tasks.join_all().await;
+    let adds = managers.iter().cycle().map(async |manager| {
+        let sum = manager.number("hits").add(1).await;
+        sum.unwrap()
+    });
+    let mut sums = join_all(adds.take(40)).await;
     sums.sort_unstable();
     assert!(sums.into_iter().eq(1..=ADDS));
     let hits = managers[0].number("hits");
@@ -37,12 +36,11 @@ pub(super) async fn changes_of_many_processes_count_once_each(rig: &impl TokenRi
 
 pub(super) async fn exchange_succeeds_for_one_process(rig: &impl TokenRig) {
     let managers = [(); 4].map(|()| rig.manager());
-    let mut tasks = JoinSet::new();
-    for (manager, own) in managers.iter().zip(1..) {
+    let exchange = async |(manager, own): (&LockManager, i64)| {
         let number = manager.number("leader");
-        tasks.spawn(async move { (own, number.compare_exchange(0, own).await.unwrap()) });
-    }
-    let mut winners = tasks.join_all().await;
+        (own, number.compare_exchange(0, own).await.unwrap())
+    };
+    let mut winners = join_all(managers.iter().zip(1..).map(exchange)).await;
     winners.retain(|(_, is_exchanged)| *is_exchanged);
     let [(winner, true)] = winners[..] else {
         panic!("one process must win: {winners:?}");
@@ -148,29 +146,24 @@ pub(super) async fn incomplete_participants_are_reported_at_limit(rig: &impl Tok
 /// Three processes meet five times. None is let in before all are there, or out before all are done.
 pub(super) async fn barrier_lets_parties_in_and_out_together(rig: &impl TokenRig) {
     const PARTIES: u32 = 3;
-    let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
-    let mut tasks = JoinSet::new();
-    for number in 0..PARTIES {
-        let (manager, counts) = (rig.manager(), Arc::clone(&counts));
+    let [arrived, done] = [(); 2].map(|()| Cell::new(0));
+    let meet = async |number| {
+        let barrier = rig.manager().barrier("round", PARTIES);
         let pause = rig.step() * number;
-        tasks.spawn(async move {
-            let barrier = manager.barrier("round", PARTIES);
-            let [arrived, done] = &*counts;
-            for round in 1..=5 {
-                tokio::time::sleep(pause).await;
-                arrived.fetch_add(1, Ordering::SeqCst);
-                let party = barrier.enter(LONG).await.unwrap();
-                assert!(arrived.load(Ordering::SeqCst) >= round * PARTIES);
-                party.guard().check().unwrap();
-                tokio::time::sleep(pause).await;
-                done.fetch_add(1, Ordering::SeqCst);
-                party.leave(LONG).await.unwrap();
-                assert!(done.load(Ordering::SeqCst) >= round * PARTIES);
-            }
-        });
-    }
-    tasks.join_all().await;
-    assert_eq!(counts[1].load(Ordering::SeqCst), 5 * PARTIES);
+        for round in 1..=5 {
+            tokio::time::sleep(pause).await;
+            arrived.update(|arrived| arrived + 1);
+            let party = barrier.enter(LONG).await.unwrap();
+            assert!(arrived.get() >= round * PARTIES);
+            party.guard().check().unwrap();
+            tokio::time::sleep(pause).await;
+            done.update(|done| done + 1);
+            party.leave(LONG).await.unwrap();
+            assert!(done.get() >= round * PARTIES);
+        }
+    };
+    join_all((0..PARTIES).map(meet)).await;
+    assert_eq!(done.get(), 5 * PARTIES);
     wait_until_nothing_is_left(rig, LONG).await;
 }
 

@@ -1,44 +1,38 @@
 //! Behaviour without faults.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use stocklock_locks::backend::{Attempt, Backend as _, Release, Request};
 use stocklock_locks::{LockError, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    ReadToken, Rig, RigExt, TokenRig, eventually, request, try_lock, use_lock, wait_until_left,
+    Rig, RigExt, TokenRig, eventually, request, try_lock, use_lock, wait_until_left,
     wait_until_nothing_is_left,
 };
 
 /// Four processes with three tasks each increment a number that only the lock protects.
 pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
-    let [sum, last] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-    let mut tasks = tokio::task::JoinSet::new();
-    for manager in (0..4).map(|_| rig.manager()) {
+    let (sum, last) = (Cell::new(0), Cell::new(None));
+    let managers = [(); 4].map(|()| rig.manager());
+    let contend = async |task: usize| {
         for _ in 0..3 {
-            let (manager, sum, last) = (manager.clone(), Arc::clone(&sum), Arc::clone(&last));
-            tasks.spawn(async move {
-                for _ in 0..3 {
-                    let lock = manager.lock("counter").wait(Duration::from_mins(1));
-                    let guard = lock.acquire().await.expect("the lock becomes free");
-                    let read = sum.load(Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    sum.store(read + 1, Ordering::SeqCst);
-                    if let Some(token) = ReadToken::read(&guard) {
-                        let token = u64::try_from(token.get()).unwrap();
-                        assert!(last.swap(token, Ordering::SeqCst) < token);
-                    }
-                    let outcome = guard.release().await;
-                    assert_matches!(outcome, ReleaseOutcome::Released { .. });
-                }
-            });
+            let lock = managers[task % 4].lock("counter");
+            let lock = lock.wait(Duration::from_mins(1));
+            let guard = lock.acquire().await.expect("the lock becomes free");
+            let read = sum.get();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            sum.set(read + 1);
+            let token = rig.token(&guard);
+            assert!(token.is_none() || last.replace(token) < token);
+            let outcome = guard.release().await;
+            assert_matches!(outcome, ReleaseOutcome::Released { .. });
         }
-    }
-    tasks.join_all().await;
-    assert_eq!(sum.load(Ordering::SeqCst), 36);
+    };
+    join_all((0..12).map(contend)).await;
+    assert_eq!(sum.get(), 36);
     wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 

@@ -1,9 +1,9 @@
 //! Leader election, and jobs that run at most once per period.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use stocklock_locks::{LockError, LockManager, LostReason, OncePer, Ran, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
@@ -23,21 +23,15 @@ async fn runs(manager: &LockManager, job: &str, period: Duration) -> bool {
 
 /// Eight tasks in four processes want to run a job, and only one of them does.
 pub(super) async fn job_runs_once_per_period_over_processes(rig: &impl TokenRig) {
-    let count = Arc::new(AtomicU32::new(0));
-    let mut tasks = tokio::task::JoinSet::new();
-    for manager in [(); 4].map(|()| rig.manager()) {
-        for _ in 0..2 {
-            let (lock, count) = (manager.lock("job"), Arc::clone(&count));
-            let period = long(rig);
-            tasks.spawn(async move {
-                let lock = lock.wait(Duration::from_mins(1));
-                let run = move |_| async move { count.fetch_add(1, Ordering::SeqCst) };
-                lock.once_per(period, run).await.unwrap()
-            });
-        }
-    }
-    let ends = tasks.join_all().await;
-    assert_eq!(count.load(Ordering::SeqCst), 1);
+    let count = Cell::new(0);
+    let managers = [(); 4].map(|()| rig.manager());
+    let run = async |task: usize| {
+        let lock = managers[task % 4].lock("job").wait(Duration::from_mins(1));
+        let job = lock.once_per(long(rig), async |_| count.replace(count.get() + 1));
+        job.await.unwrap()
+    };
+    let ends = join_all((0..8).map(run)).await;
+    assert_eq!(count.get(), 1);
     let mut ran = 0;
     for end in ends {
         match end {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use stocklock_locks::{LockError, LockGuard, LockManager, LostReason, MultiLock, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
@@ -64,19 +65,15 @@ pub(super) async fn multi_locks_in_any_order_never_deadlock(rig: &impl Rig) {
         ["c", "a", "b"],
     ];
     let managers = [rig.manager(), rig.manager()];
-    let mut tasks = tokio::task::JoinSet::new();
-    for (number, names) in orders.into_iter().enumerate() {
-        let manager = managers[number % 2].clone();
-        tasks.spawn(async move {
-            for _ in 0..5 {
-                let locks = all(&manager, &names).wait(Duration::from_mins(1));
-                let guard = locks.acquire().await.expect("the locks become free");
-                guard.check().unwrap();
-                guard.release().await;
-            }
-        });
-    }
-    tasks.join_all().await;
+    let lock = async |(number, names): (usize, [&str; 3])| {
+        for _ in 0..5 {
+            let locks = all(&managers[number % 2], &names).wait(Duration::from_mins(1));
+            let guard = locks.acquire().await.expect("the locks become free");
+            guard.check().unwrap();
+            guard.release().await;
+        }
+    };
+    join_all(orders.into_iter().enumerate().map(lock)).await;
     wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 

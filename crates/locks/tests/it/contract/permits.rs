@@ -1,9 +1,9 @@
 //! Locks that several clients share, in order of arrival: read and write locks, and permits.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use stocklock_locks::backend::{Attempt, Backend as _, Claim, Request};
 use stocklock_locks::clock::Clock as _;
 use stocklock_locks::{LockError, LockManager, LostReason, ManagerBuilder};
@@ -94,29 +94,23 @@ pub(super) async fn waiting_readers_acquire_together(rig: &impl TokenRig) {
 /// Four processes with three tasks each take one to three of four permits.
 pub(super) async fn permits_never_exceed_their_limit(rig: &impl TokenRig) {
     const LIMIT: u32 = 4;
-    let used = Arc::new(AtomicU32::new(0));
-    let most = Arc::new(AtomicU32::new(0));
-    let mut tasks = tokio::task::JoinSet::new();
-    for manager in (0..4).map(|_| rig.manager()) {
-        for take in 1..=3 {
-            let (manager, used, most) = (manager.clone(), Arc::clone(&used), Arc::clone(&most));
-            tasks.spawn(async move {
-                for _ in 0..3 {
-                    let permits = manager.permits("slots", take, LIMIT);
-                    let permits = permits.wait(Duration::from_mins(1)).acquire();
-                    let guard = permits.await.expect("permits are returned");
-                    let now = used.fetch_add(take, Ordering::SeqCst) + take;
-                    assert!(now <= LIMIT, "{now}");
-                    most.fetch_max(now, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                    used.fetch_sub(take, Ordering::SeqCst);
-                    guard.release().await;
-                }
-            });
+    let (used, most) = (Cell::new(0), Cell::new(0));
+    let managers = [(); 4].map(|()| rig.manager());
+    let hold = async |(manager, take): (&LockManager, u32)| {
+        for _ in 0..3 {
+            let permits = manager.permits("slots", take, LIMIT);
+            let permits = permits.wait(Duration::from_mins(1)).acquire();
+            let guard = permits.await.expect("permits are returned");
+            used.update(|used| used + take);
+            most.update(|most| most.max(used.get()));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            used.update(|used| used - take);
+            guard.release().await;
         }
-    }
-    tasks.join_all().await;
-    assert_eq!(most.load(Ordering::SeqCst), LIMIT);
+    };
+    let each = |manager| (1..=3).map(move |take| (manager, take));
+    join_all(managers.iter().flat_map(each).map(hold)).await;
+    assert_eq!(most.get(), LIMIT);
     wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 
