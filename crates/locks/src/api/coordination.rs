@@ -125,61 +125,50 @@ impl Register {
         limit: Duration,
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<Option<i64>, LockError> {
-        let jobs = &self.manager.engine().jobs;
-        jobs.inside(self.wait_inside(limit, is_wanted)).await
-    }
-
-    async fn wait_inside(
-        &self,
-        limit: Duration,
-        is_wanted: impl Fn(i64) -> bool,
-    ) -> Result<Option<i64>, LockError> {
         let numbers = self.numbers()?;
         let engine = self.manager.engine();
         let started = engine.clock.now();
-        let mut until = started
-            + if limit.is_zero() {
-                engine.backend.properties().response_limit
-            } else {
-                limit
-            };
-        let (mut known, mut failure) = (None, None);
+        let mut until = started + limit;
+        if limit.is_zero() {
+            until = started + engine.backend.properties().response_limit;
+        }
+        let mut known = None;
+        let mut failure = Some(BackendError::transient("no answer within the wait limit"));
         let mut backoff = Backoff::default();
-        loop {
-            let answer = tokio::select! {
-                biased;
-                () = engine.closed.cancelled() => return Err(LockError::Shutdown),
-                answer = numbers.read(&self.key, known) => answer,
-                () = engine.clock.sleep_until(until) => break,
-            };
-            match answer {
-                Ok(value) if is_wanted(value) => return Ok(Some(value)),
-                Ok(value) => {
-                    (known, failure, until) = (Some(value), None, started + limit);
-                    backoff.reset();
+        let wait = async {
+            loop {
+                let answer = tokio::select! {
+                    biased;
+                    () = engine.closed.cancelled() => return Err(LockError::Shutdown),
+                    answer = numbers.read(&self.key, known) => answer,
+                    () = engine.clock.sleep_until(until) => break,
+                };
+                let error = match answer {
+                    Ok(value) if is_wanted(value) => return Ok(Some(value)),
+                    Ok(value) => {
+                        (known, failure, until) = (Some(value), None, started + limit);
+                        backoff.reset();
+                        continue;
+                    }
+                    Err(error) => error,
+                };
+                let again = engine.clock.now() + backoff.next();
+                let is_over = error.is_permanent() || again >= until;
+                failure = Some(error);
+                if is_over {
+                    break;
                 }
-                Err(error) => {
-                    let again = engine.clock.now() + backoff.next();
-                    let is_over = error.is_permanent() || again >= until;
-                    failure = Some(error);
-                    if is_over {
-                        break;
-                    }
-                    tokio::select! {
-                        biased;
-                        () = engine.closed.cancelled() => return Err(LockError::Shutdown),
-                        () = engine.clock.sleep_until(again) => {}
-                    }
+                tokio::select! {
+                    biased;
+                    () = engine.closed.cancelled() => return Err(LockError::Shutdown),
+                    () = engine.clock.sleep_until(again) => {}
                 }
             }
-        }
-        match (known, failure) {
-            (_, Some(error)) => Err(self.unavailable("wait for", error)),
-            (Some(_), None) => Ok(None),
-            (None, None) => {
-                let error = BackendError::transient("no answer within the wait limit");
-                Err(self.unavailable("wait for", error))
+            match failure {
+                Some(error) => Err(self.unavailable("wait for", error)),
+                None => Ok(None),
             }
-        }
+        };
+        engine.jobs.inside(wait).await
     }
 }

@@ -200,11 +200,7 @@ impl<T> LockGuard<T> {
         self.check()?;
         let hold = self.hold();
         let verify = hold.engine.backend.verify(hold.name(), hold.request.nonce);
-        if let Some(reason) = self.ask("verify", verify).await? {
-            let reason = hold.lose(reason);
-            return Err(LockError::Lost { reason });
-        }
-        self.check()
+        self.ask_for_loss("verify", verify).await
     }
 
     /// Renews the lock now, with a lease of at least this length; if it is below 20 ms or above 24 hours,
@@ -254,9 +250,17 @@ impl<T> LockGuard<T> {
             return Err(LockError::Unsupported { server });
         };
         let reduce = permits.reduce(hold.name(), hold.request.nonce, 1);
-        if let Some(reason) = self.ask("downgrade", reduce).await? {
-            let reason = hold.lose(reason);
-            return Err(LockError::Lost { reason });
+        self.ask_for_loss("downgrade", reduce).await
+    }
+
+    /// Asks why the lock is lost, if it is.
+    async fn ask_for_loss(
+        &self,
+        operation: &str,
+        request: impl Future<Output = Result<Option<LostReason>, BackendError>>,
+    ) -> Result<(), LockError> {
+        if let Some(reason) = self.ask(operation, request).await? {
+            self.hold().lose(reason);
         }
         self.check()
     }

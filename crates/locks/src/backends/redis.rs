@@ -289,12 +289,14 @@ impl Backend for RedisBackend {
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
-        let (permits, value) = tokio::join!(
-            self.0.has_permits(name, nonce),
+        let [holders, ..] = self.0.permit_keys(name);
+        let (keys, arguments) = ([holders], [nonce.to_string()]);
+        let (has_permits, value) = tokio::join!(
+            self.0.servers.script(&permits::VERIFY, &keys, &arguments),
             self.0.text(self.0.lock_key(name)),
         );
-        let is_locked = value?.is_some_and(|value| value.starts_with(&nonce.to_string()));
-        if is_locked || permits? {
+        let is_locked = value?.is_some_and(|value| value.starts_with(&arguments[0]));
+        if is_locked || has_permits? {
             return Ok(None);
         }
         let tombstone = self.0.text(self.0.tombstone_key(name, nonce)).await?;

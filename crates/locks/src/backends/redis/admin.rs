@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::scripts::Script;
-use super::{Redis, RedisBackend, milliseconds};
+use super::{Redis, RedisBackend, milliseconds, permits};
 use crate::backend::{Admin, Claim};
 use crate::claims::{Claimant, LockView};
 use crate::shared::error::BackendError;
@@ -146,12 +146,6 @@ impl Redis {
             ..LockView::default()
         })
     }
-
-    async fn revoke_lock(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        let keys = [self.lock_key(name), self.tombstone_key(name, nonce)];
-        let arguments = [nonce.to_string(), milliseconds(REMEMBERED)];
-        self.servers.script(&REVOKE, &keys, &arguments).await
-    }
 }
 
 #[async_trait]
@@ -168,10 +162,15 @@ impl Admin for RedisBackend {
     }
 
     async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
-        match claim {
-            Claim::Exclusive => self.0.revoke_lock(name, nonce).await,
-            Claim::Permits { .. } => self.0.revoke_permits(name, nonce).await,
+        let keep = milliseconds(REMEMBERED);
+        if claim != Claim::Exclusive {
+            let claim = (name, nonce, Duration::ZERO);
+            let revoked = self.0.permits(&permits::REVOKE, claim, None, vec![keep]);
+            return revoked.await;
         }
+        let keys = [self.0.lock_key(name), self.0.tombstone_key(name, nonce)];
+        let arguments = [nonce.to_string(), keep];
+        self.0.servers.script(&REVOKE, &keys, &arguments).await
     }
 
     async fn begin_period(

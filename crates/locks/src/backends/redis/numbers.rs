@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::sleep;
 
-use super::scripts::{REMEMBERED_MS, Script};
+use super::permits::REDUCE;
+use super::scripts::{REMEMBERED_MS, Script, loss};
 use super::{Redis, RedisBackend, milliseconds};
 use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
 use crate::shared::error::{BackendError, LostReason};
@@ -103,7 +104,9 @@ impl Numbers for RedisBackend {
         nonce: Nonce,
         keep: u32,
     ) -> Result<Option<LostReason>, BackendError> {
-        self.0.reduce_permits(name, nonce, keep).await
+        let claim = (name, nonce, Duration::ZERO);
+        let reduced = self.0.permits(&REDUCE, claim, None, vec![keep.to_string()]);
+        reduced.await.map(loss)
     }
 
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 
-use super::scripts::{Script, loss};
+use super::scripts::Script;
 use super::{Redis, flag, milliseconds};
 use crate::backend::Request;
-use crate::shared::error::{BackendError, LostReason};
+use crate::shared::error::BackendError;
 use crate::shared::nonce::{Nonce, REMEMBERED};
 
 /// `KEYS`: holders, waiters, claims. The last three arguments are: the start of the channels, how long
@@ -157,7 +157,7 @@ return {1, token, id}
 ]);
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: lifetime of the tombstone in ms, 1 if an acquire
-/// request was not answered, and those of [`COMMON`]. Returns what [`loss`] reads, and why the next waiter
+/// request was not answered, and those of [`COMMON`]. Returns what [`loss`](super::loss) reads, and why the next waiter
 /// could not be woken.
 pub(super) static RELEASE: Script = Script::new(&[
     COMMON,
@@ -174,7 +174,7 @@ return {held and 1 or gone, finish()}
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: least lifetime of the tombstone in ms, and those of
 /// [`COMMON`]. Returns whether permits were taken away from the nonce, now or before.
-static REVOKE: Script = Script::new(&[
+pub(super) static REVOKE: Script = Script::new(&[
     COMMON,
     r"
 local expiry = redis.call('ZSCORE', holders, nonce)
@@ -190,7 +190,7 @@ return redis.call('GET', KEYS[4]) == 'revoked' and 1 or 0
 ]);
 
 /// `KEYS`: holders and claims of each lock. `ARGV`: how long the keys stay in ms, then nonce, lease in ms and
-/// tombstone of each lock. Returns for each lock what [`loss`] reads. A renewal never shortens a lease.
+/// tombstone of each lock. Returns for each lock what [`loss`](super::loss) reads. A renewal never shortens a lease.
 ///
 /// The tombstones are not in `KEYS`, as in the script that renews locks. A key of a foreign type has no
 /// permits, and does not make the others fail.
@@ -223,7 +223,7 @@ return renewed
 "]);
 
 /// `KEYS`: holders, waiters, claims, tombstone. `ARGV`: permits to keep, and those of [`COMMON`]. Returns
-/// what [`loss`] reads.
+/// what [`loss`](super::loss) reads.
 pub(super) static REDUCE: Script = Script::new(&[
     COMMON,
     r"
@@ -243,7 +243,7 @@ return held and 1 or gone
 
 /// `KEYS`: holders. `ARGV`: nonce. Returns whether its lease has not ended. A holder whose lease has ended
 /// stays in the set until the next request of any client.
-static VERIFY: Script = Script::new(&[r"
+pub(super) static VERIFY: Script = Script::new(&[r"
 local time = redis.call('TIME')
 local expiry = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
 return expiry > time[1] * 1000 + math.floor(time[2] / 1000) and 1 or 0
@@ -261,7 +261,7 @@ impl Redis {
     }
 
     /// Runs a script with the keys and the last arguments that all of them have, and with more keys.
-    async fn permits<T: FromRedisValue>(
+    pub(super) async fn permits<T: FromRedisValue>(
         &self,
         script: &Script,
         (name, nonce, lease): (&str, Nonce, Duration),
@@ -301,7 +301,7 @@ impl Redis {
         acquired.await
     }
 
-    /// Returns what [`loss`] reads, and why the next waiter could not be woken.
+    /// Returns what [`loss`](super::loss) reads, and why the next waiter could not be woken.
     pub(super) async fn release_permits(
         &self,
         Request { name, nonce, .. }: &Request,
@@ -312,17 +312,7 @@ impl Redis {
         self.permits(&RELEASE, claim, None, arguments).await
     }
 
-    pub(super) async fn revoke_permits(
-        &self,
-        name: &str,
-        nonce: Nonce,
-    ) -> Result<bool, BackendError> {
-        let arguments = vec![milliseconds(REMEMBERED)];
-        let claim = (name, nonce, Duration::ZERO);
-        self.permits(&REVOKE, claim, None, arguments).await
-    }
-
-    /// Returns for each claim what [`loss`] reads.
+    /// Returns for each claim what [`loss`](super::loss) reads.
     pub(super) async fn renew_permits(
         &self,
         renewals: Vec<&Request>,
@@ -342,22 +332,5 @@ impl Redis {
             arguments.extend([nonce.to_string(), milliseconds(*lease), gone]);
         }
         self.servers.script(&RENEW, &keys, &arguments).await
-    }
-
-    pub(super) async fn reduce_permits(
-        &self,
-        name: &str,
-        nonce: Nonce,
-        keep: u32,
-    ) -> Result<Option<LostReason>, BackendError> {
-        let claim = (name, nonce, Duration::ZERO);
-        let reduced = self.permits(&REDUCE, claim, None, vec![keep.to_string()]);
-        reduced.await.map(loss)
-    }
-
-    pub(super) async fn has_permits(&self, name: &str, nonce: Nonce) -> Result<bool, BackendError> {
-        let [holders, ..] = self.permit_keys(name);
-        let arguments = [nonce.to_string()];
-        self.servers.script(&VERIFY, &[holders], &arguments).await
     }
 }
