@@ -51,36 +51,28 @@ pub(crate) async fn acquire(
         span: span.clone(),
     };
     let job = async move {
-        if let Err(Ok(hold)) = answer.send(acquisition.run().instrument(span).await) {
-            hold.abandon();
-        }
+        let outcome = acquisition.run().instrument(span).await;
+        // The caller may be gone.
+        let _ = answer.send(Outcome(Some(outcome)));
     };
     let job = engine.acquisitions.track_future(job);
     // If this future is dropped, the locals are dropped in the reverse order: the job learns that it is
     // abandoned before it continues as a task.
     let mut running = engine.jobs.run(job);
-    let outcome = Outcome(outcome);
     let abandoned = abandoned.drop_guard();
     (&mut running).await;
-    let outcome = outcome.receive().await;
+    let outcome = outcome.await.ok().and_then(|mut outcome| outcome.0.take());
     abandoned.disarm();
-    outcome
+    // There is no outcome only if the manager's runtime was shut down.
+    outcome.unwrap_or(Err(LockError::Shutdown))
 }
 
-/// Receives the result of the acquisition. If the caller is gone, a granted lock is released.
-struct Outcome(oneshot::Receiver<Result<Arc<Hold>, LockError>>);
-
-impl Outcome {
-    async fn receive(mut self) -> Result<Arc<Hold>, LockError> {
-        // The sender is dropped without an answer only if the manager's runtime was shut down.
-        (&mut self.0).await.unwrap_or(Err(LockError::Shutdown))
-    }
-}
+/// The result of the acquisition. A lock that no caller takes is released.
+struct Outcome(Option<Result<Arc<Hold>, LockError>>);
 
 impl Drop for Outcome {
     fn drop(&mut self) {
-        self.0.close();
-        if let Ok(Ok(hold)) = self.0.try_recv() {
+        if let Some(Ok(hold)) = &self.0 {
             hold.abandon();
         }
     }
