@@ -1,6 +1,5 @@
 //! The lock servers, and the back ends without a server.
 
-mod in_process;
 pub mod local;
 pub mod memory;
 #[cfg(feature = "redis")]

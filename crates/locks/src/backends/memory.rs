@@ -12,20 +12,23 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub use super::in_process::Question;
-use super::in_process::{InProcess, Tables};
-use crate::backend::{Claim, Nudge};
+use crate::backend::Claim;
 use crate::shared::clock::Clock;
 use crate::shared::error::BackendError;
 use crate::shared::managers::Managers;
-use crate::shared::nonce::REMEMBERED;
 use crate::shared::setters::setters;
 use crate::shared::source::SourceId;
 
+mod backend;
+mod locks;
+mod numbers;
 mod server;
+mod tables;
 
-pub use server::MemoryServer;
+pub(super) use backend::InProcess;
 use server::{Fate, Server};
+pub use server::{MemoryServer, Question};
+use tables::Tables;
 
 /// The back end of the model: one client of a [`MemoryServer`]. Clones share its connection.
 #[derive(Debug, Clone)]
@@ -35,6 +38,8 @@ pub struct MemoryBackend {
     latency: Duration,
     response_limit: Duration,
     fallback: Duration,
+    /// No request takes time, and no request or answer is ever lost.
+    is_local: bool,
 }
 
 #[derive(Debug)]
@@ -45,11 +50,11 @@ struct Client {
 }
 
 impl Client {
-    fn new(source: Option<String>) -> Arc<Self> {
+    fn new(kind: &'static str, source: Option<String>) -> Arc<Self> {
         Arc::new(Self {
             managers: Managers::default(),
             closed: AtomicBool::new(false),
-            source: SourceId::new("memory", source),
+            source: SourceId::new(kind, source),
         })
     }
 }
@@ -58,13 +63,7 @@ impl MemoryServer {
     /// Creates a client of this server. Each client stands for one process.
     #[must_use]
     pub fn client(&self) -> MemoryBackend {
-        MemoryBackend {
-            server: Arc::clone(&self.0),
-            client: Client::new(None),
-            latency: Duration::ZERO,
-            response_limit: Duration::from_secs(1),
-            fallback: Duration::from_secs(1),
-        }
+        MemoryBackend::new(Arc::clone(&self.0), "memory")
     }
 }
 
@@ -86,34 +85,36 @@ impl MemoryBackend {
     /// Sets the source of the tokens. Default: a random id, which the server forgets with its data.
     #[must_use]
     pub fn source(mut self, source: &str) -> Self {
-        self.client = Client::new(Some(source.to_owned()));
+        self.client = Client::new("memory", Some(source.to_owned()));
         self
     }
-}
 
-async fn travel(clock: &dyn Clock, time: Duration) {
-    if !time.is_zero() {
-        clock.sleep_until(clock.now() + time).await;
+    fn new(server: Arc<Server>, kind: &'static str) -> Self {
+        Self {
+            server,
+            client: Client::new(kind, None),
+            latency: Duration::ZERO,
+            response_limit: Duration::from_secs(1),
+            fallback: Duration::from_secs(1),
+            is_local: kind == "local",
+        }
     }
-}
 
-impl InProcess for MemoryBackend {
-    const NAME: &'static str = "memory";
-    const REMEMBERS: Duration = REMEMBERED;
+    /// A client of its own server in this process.
+    pub(super) fn local(clock: Arc<dyn Clock>) -> Self {
+        Self::new(Arc::new(Server::new(clock)), "local")
+    }
 
-    fn tables(&self) -> &Tables {
+    pub(super) fn tables(&self) -> &Tables {
         &self.server.tables
     }
 
-    fn source(&self) -> &SourceId {
-        &self.client.source
-    }
-
-    fn response_limit(&self) -> Duration {
-        self.response_limit
-    }
-
-    fn fallback(&self, _: Claim) -> Duration {
+    /// After how long a waiter asks again without a wake-up. One for permits stays in the queue for three
+    /// times as long.
+    fn fallback_of(&self, claim: Claim) -> Duration {
+        if self.is_local && claim == Claim::Exclusive {
+            return Duration::MAX;
+        }
         self.fallback
     }
 
@@ -122,6 +123,9 @@ impl InProcess for MemoryBackend {
         question: Question,
         answer: impl FnOnce(&Tables) -> T + Send + 'static,
     ) -> Result<T, BackendError> {
+        if self.is_local {
+            return Ok(answer(self.tables()));
+        }
         if self.client.closed.load(Ordering::SeqCst) {
             let cause = "the connection was closed by this process";
             return Err(BackendError::transient(cause));
@@ -162,16 +166,10 @@ impl InProcess for MemoryBackend {
             }
         }
     }
+}
 
-    fn attach_manager(&self, nudge: &Nudge) {
-        self.server.managers.attach(nudge, || {});
-        let open = || self.client.closed.store(false, Ordering::SeqCst);
-        self.client.managers.attach(nudge, open);
-    }
-
-    fn detach_manager(&self, nudge: &Nudge) {
-        self.server.managers.detach(nudge, || {});
-        let close = || self.client.closed.store(true, Ordering::SeqCst);
-        self.client.managers.detach(nudge, close);
+async fn travel(clock: &dyn Clock, time: Duration) {
+    if !time.is_zero() {
+        clock.sleep_until(clock.now() + time).await;
     }
 }

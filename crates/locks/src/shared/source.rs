@@ -9,9 +9,9 @@ use crate::shared::lock::lock;
 use crate::shared::nonce::Nonce;
 
 #[derive(Debug)]
-pub struct SourceId {
+pub(crate) struct SourceId {
     /// The kind of server, which is the first part of the source.
-    kind: &'static str,
+    pub(crate) kind: &'static str,
     known: Mutex<Known>,
     /// The user chose the id. It replaces another id of the server.
     pub(crate) is_fixed: bool,

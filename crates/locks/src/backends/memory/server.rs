@@ -5,10 +5,36 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, watch};
 
-use crate::backends::in_process::{Question, Tables};
+use super::tables::Tables;
 use crate::shared::clock::Clock;
 use crate::shared::lock::lock;
 use crate::shared::managers::Managers;
+
+/// A kind of request. It selects the requests that a fault affects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Question {
+    /// An attempt to acquire a lock.
+    Acquire,
+    /// A batch of renewals.
+    Renew,
+    /// The release of a lock.
+    Release,
+    /// The reduction of a claim.
+    Reduce,
+    /// The start of a period.
+    Period,
+    /// The change of a number.
+    Change,
+    /// A look at a number, or at the holders of a lock.
+    Read,
+    /// The removal of a holder by an operator.
+    Revoke,
+    /// The check whether a client holds a lock.
+    Verify,
+    /// The check whether the server answers.
+    Ping,
+}
 
 /// A lock server in memory. Clones refer to the same server.
 #[derive(Debug, Clone)]
@@ -46,13 +72,7 @@ impl MemoryServer {
     /// Creates a server without locks, on this clock.
     #[must_use]
     pub fn new(clock: impl Clock) -> Self {
-        Self(Arc::new(Server {
-            tables: Tables::new(Arc::new(clock)),
-            managers: Managers::default(),
-            faults: Mutex::default(),
-            paused: watch::Sender::new(false),
-            delivered: Notify::new(),
-        }))
+        Self(Arc::new(Server::new(Arc::new(clock))))
     }
 
     /// Pauses the server. Requests still arrive, and are executed after [`resume`](Self::resume).
@@ -140,6 +160,16 @@ impl MemoryServer {
 }
 
 impl Server {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            tables: Tables::new(clock),
+            managers: Managers::default(),
+            faults: Mutex::default(),
+            paused: watch::Sender::new(false),
+            delivered: Notify::new(),
+        }
+    }
+
     pub(super) async fn wait_until_running(&self) {
         let mut paused = self.paused.subscribe();
         // The sender lives in `self`, so this cannot fail.

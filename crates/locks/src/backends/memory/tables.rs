@@ -20,7 +20,7 @@ use crate::shared::token::Token;
 use crate::shared::topics::{Listener, Topics};
 
 #[derive(Debug)]
-pub struct Tables {
+pub(crate) struct Tables {
     pub(crate) clock: Arc<dyn Clock>,
     /// Their names are those of locks, the nonces of waiters for permits, and [`NumberKey::topic`].
     wake_ups: Topics,

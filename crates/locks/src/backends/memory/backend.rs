@@ -1,78 +1,32 @@
-//! A back end that keeps its locks in [`Tables`] of this process.
+//! The interface of the manager to the tables.
 
 use std::fmt::Debug;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::tables::Tables;
+use super::{MemoryBackend, Question};
 use crate::backend::{
     Admin, Attempt, Backend, Changed, Claim, Contender, Fencing, Grant, Nudge, NumberKey,
     NumberRequest, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::claims::LockView;
 use crate::shared::error::{BackendError, LostReason, was_answered};
-use crate::shared::nonce::Nonce;
-use crate::shared::source::SourceId;
+use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::token::Token;
 use crate::shared::topics::Listener;
 
-mod locks;
-mod numbers;
-mod tables;
-
-pub(crate) use tables::Tables;
-
-/// A kind of request. It selects the requests that a fault affects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Question {
-    /// An attempt to acquire a lock.
-    Acquire,
-    /// A batch of renewals.
-    Renew,
-    /// The release of a lock.
-    Release,
-    /// The reduction of a claim.
-    Reduce,
-    /// The start of a period.
-    Period,
-    /// The change of a number.
-    Change,
-    /// A look at a number, or at the holders of a lock.
-    Read,
-    /// The removal of a holder by an operator.
-    Revoke,
-    /// The check whether a client holds a lock.
-    Verify,
-    /// The check whether the server answers.
-    Ping,
+/// A back end without a server.
+pub trait InProcess: Clone + Debug + Send + Sync + 'static {
+    fn client(&self) -> &MemoryBackend;
 }
 
-pub trait InProcess: Clone + Debug + Send + Sync + 'static {
-    const NAME: &'static str;
-
-    /// How long the answer to a change is remembered. Zero: no request or answer is ever lost.
-    const REMEMBERS: Duration;
-
-    fn tables(&self) -> &Tables;
-
-    fn source(&self) -> &SourceId;
-
-    fn response_limit(&self) -> Duration;
-
-    /// After how long a waiter asks again without a wake-up. One for permits stays in the queue for three
-    /// times as long.
-    fn fallback(&self, claim: Claim) -> Duration;
-
-    fn ask<T: Send + 'static>(
-        &self,
-        question: Question,
-        answer: impl FnOnce(&Tables) -> T + Send + 'static,
-    ) -> impl Future<Output = Result<T, BackendError>> + Send;
-
-    fn attach_manager(&self, nudge: &Nudge);
-
-    fn detach_manager(&self, nudge: &Nudge);
+impl InProcess for MemoryBackend {
+    fn client(&self) -> &MemoryBackend {
+        self
+    }
 }
 
 impl<S: InProcess> Sealed for S {}
@@ -85,8 +39,8 @@ impl<S: InProcess> Fencing for S {
 impl<S: InProcess> Backend for S {
     fn properties(&self) -> Properties {
         Properties {
-            name: S::NAME,
-            response_limit: self.response_limit(),
+            name: self.client().client.source.kind,
+            response_limit: self.client().response_limit,
             session: None,
             max_lease: None,
             lookahead: 0,
@@ -98,8 +52,8 @@ impl<S: InProcess> Backend for S {
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
-        Box::new(InProcessContender {
-            client: self.clone(),
+        Box::new(MemoryContender {
+            client: self.client().clone(),
             request,
             changed: None,
             left_something: false,
@@ -110,27 +64,33 @@ impl<S: InProcess> Backend for S {
     async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {
         let renewals = renewals.to_vec();
         let renew = move |tables: &Tables| tables.renew(&renewals);
-        self.ask(Question::Renew, renew).await
+        self.client().ask(Question::Renew, renew).await
     }
 
     async fn release(&self, request: &Request, unclear: bool) -> Result<Release, BackendError> {
-        let (request, buries) = (request.clone(), !S::REMEMBERS.is_zero());
+        let (request, buries) = (request.clone(), !self.client().is_local);
         let release = move |tables: &Tables| tables.release(&request, unclear, buries);
-        self.ask(Question::Release, release).await
+        self.client().ask(Question::Release, release).await
     }
 
     async fn verify(&self, name: &str, nonce: Nonce) -> Result<Option<LostReason>, BackendError> {
         let name = name.to_owned();
         let verify = move |tables: &Tables| tables.verify(&name, nonce);
-        self.ask(Question::Verify, verify).await
+        self.client().ask(Question::Verify, verify).await
     }
 
     fn attach(&self, nudge: Nudge) {
-        self.attach_manager(&nudge);
+        let MemoryBackend { server, client, .. } = self.client();
+        server.managers.attach(&nudge, || {});
+        let open = || client.closed.store(false, Ordering::SeqCst);
+        client.managers.attach(&nudge, open);
     }
 
     async fn detach(&self, nudge: &Nudge) {
-        self.detach_manager(nudge);
+        let MemoryBackend { server, client, .. } = self.client();
+        server.managers.detach(nudge, || {});
+        let close = || client.closed.store(true, Ordering::SeqCst);
+        client.managers.detach(nudge, close);
     }
 }
 
@@ -138,26 +98,27 @@ impl<S: InProcess> Backend for S {
 impl<S: InProcess> Numbers for S {
     async fn change(&self, request: &NumberRequest) -> Result<Changed, BackendError> {
         let request = request.clone();
-        let change = move |tables: &Tables| tables.change(&request, S::REMEMBERS);
-        self.ask(Question::Change, change).await?
+        let remember = REMEMBERED * u32::from(!self.client().is_local);
+        let change = move |tables: &Tables| tables.change(&request, remember);
+        self.client().ask(Question::Change, change).await?
     }
 
     async fn read(&self, key: &NumberKey, other_than: Option<i64>) -> Result<i64, BackendError> {
-        let mut changed = self.tables().listen_to_number(key);
+        let mut changed = self.client().tables().listen_to_number(key);
         let value = || {
             let key = key.clone();
             let value = move |tables: &Tables| tables.number(&key);
-            self.ask(Question::Read, value)
+            self.client().ask(Question::Read, value)
         };
         let first = value().await?;
         if other_than != Some(first) {
             return Ok(first);
         }
-        let clock = &self.tables().clock;
+        let clock = &self.client().tables().clock;
         tokio::select! {
             () = changed.changed() => {}
             // The number may expire, which is not published.
-            () = clock.sleep_until(clock.now() + self.fallback(Claim::READ)) => {}
+            () = clock.sleep_until(clock.now() + self.client().fallback_of(Claim::READ)) => {}
         }
         value().await
     }
@@ -165,7 +126,7 @@ impl<S: InProcess> Numbers for S {
     async fn tokens(&self, name: &str) -> Result<Vec<Token>, BackendError> {
         let name = name.to_owned();
         let tokens = move |tables: &Tables| tables.tokens(&name);
-        self.ask(Question::Read, tokens).await
+        self.client().ask(Question::Read, tokens).await
     }
 
     async fn reduce(
@@ -176,26 +137,26 @@ impl<S: InProcess> Numbers for S {
     ) -> Result<Option<LostReason>, BackendError> {
         let name = name.to_owned();
         let reduce = move |tables: &Tables| tables.reduce(&name, nonce, keep);
-        self.ask(Question::Reduce, reduce).await
+        self.client().ask(Question::Reduce, reduce).await
     }
 }
 
 #[async_trait]
 impl<S: InProcess> Admin for S {
     async fn ping(&self) -> Result<(), BackendError> {
-        self.ask(Question::Ping, |_| ()).await
+        self.client().ask(Question::Ping, |_| ()).await
     }
 
     async fn inspect(&self, name: &str, claim: Claim) -> Result<LockView, BackendError> {
         let name = name.to_owned();
         let inspect = move |tables: &Tables| tables.inspect(&name, claim);
-        self.ask(Question::Read, inspect).await
+        self.client().ask(Question::Read, inspect).await
     }
 
     async fn revoke(&self, name: &str, nonce: Nonce, claim: Claim) -> Result<bool, BackendError> {
-        let (name, buries) = (name.to_owned(), !S::REMEMBERS.is_zero());
+        let (name, buries) = (name.to_owned(), !self.client().is_local);
         let revoke = move |tables: &Tables| tables.revoke(&name, nonce, claim, buries);
-        self.ask(Question::Revoke, revoke).await
+        self.client().ask(Question::Revoke, revoke).await
     }
 
     async fn begin_period(
@@ -206,27 +167,27 @@ impl<S: InProcess> Admin for S {
     ) -> Result<Option<Duration>, BackendError> {
         let name = name.to_owned();
         let begin = move |tables: &Tables| tables.begin_period(&name, nonce, period);
-        self.ask(Question::Period, begin).await
+        self.client().ask(Question::Period, begin).await
     }
 }
 
-struct InProcessContender<S> {
-    client: S,
+struct MemoryContender {
+    client: MemoryBackend,
     request: Request,
     changed: Option<Listener>,
     left_something: bool,
     is_unanswered: bool,
 }
 
-impl<S: InProcess> Sealed for InProcessContender<S> {}
+impl Sealed for MemoryContender {}
 
 #[async_trait]
-impl<S: InProcess> Contender for InProcessContender<S> {
+impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         let request = self.request.clone();
-        let fallback = self.client.fallback(request.claim);
+        let fallback = self.client.fallback_of(request.claim);
         let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
-        let source = self.client.source();
+        let source = &self.client.client.source;
         let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
         let answer = self.client.ask(Question::Acquire, move |tables| {
             tables.acquire(&request, fallback, candidate, is_fixed)
