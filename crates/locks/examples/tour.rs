@@ -36,18 +36,17 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// The maximum lease on the masters of `RedLock`. They vote when they have been up for longer.
 const MAX_LEASE: Duration = Duration::from_secs(3);
 
-/// The servers, and the variables with their addresses.
-const SERVERS: [(&str, &str); 6] = [
-    ("redis", "REDIS_URL"),
-    ("zookeeper", "ZOOKEEPER_CONNECT"),
-    ("postgres", "POSTGRES_URL"),
-    ("mariadb", "MARIADB_URL"),
-    ("sqlite", "SQLITE_URL"),
-    ("redlock", "REDLOCK_URLS"),
+/// The servers, the variables with their addresses, and how many of the primitives each has.
+const SERVERS: [(&str, &str, usize); 6] = [
+    ("redis", "REDIS_URL", 9),
+    ("zookeeper", "ZOOKEEPER_CONNECT", 9),
+    ("postgres", "POSTGRES_URL", 4),
+    ("mariadb", "MARIADB_URL", 4),
+    ("sqlite", "SQLITE_URL", 4),
+    ("redlock", "REDLOCK_URLS", 3),
 ];
 
-/// All servers have the first three, and all with fencing tokens have the first four. Only Redis and
-/// ZooKeeper have the others.
+/// `once-per` needs fencing tokens. Only Redis and ZooKeeper have those behind it.
 const PRIMITIVES: [&str; 9] = [
     "lock",
     "multi-lock",
@@ -93,8 +92,8 @@ async fn main() -> Result<()> {
     }
     let present = SERVERS
         .iter()
-        .filter(|(_, address)| variable(address).is_some());
-    let rows = join_all(present.map(|(server, _)| tour(server)))
+        .filter(|(_, address, _)| variable(address).is_some());
+    let rows = join_all(present.map(|(server, _, count)| tour(server, *count)))
         .await
         .concat();
     for (row, shown) in &rows {
@@ -104,7 +103,7 @@ async fn main() -> Result<()> {
         }
     }
     if rows.is_empty() {
-        let variables = SERVERS.map(|(_, address)| address).join(", ");
+        let variables = SERVERS.map(|(_, address, _)| address).join(", ");
         return Err(format!("no server: set at least one of {variables}").into());
     }
     let failed = rows.iter().filter(|(_, shown)| shown.is_err()).count();
@@ -115,15 +114,10 @@ async fn main() -> Result<()> {
 }
 
 /// Shows the primitives of one server at the same time. Returns a row for each.
-async fn tour(server: &str) -> Vec<(String, std::result::Result<(), String>)> {
+async fn tour(server: &str, count: usize) -> Vec<(String, std::result::Result<(), String>)> {
     let locks = match connect(server).await {
         Ok(locks) => locks,
         Err(error) => return vec![(server.to_owned(), Err(error.to_string()))],
-    };
-    let count = match server {
-        "redis" | "zookeeper" => PRIMITIVES.len(),
-        "redlock" => 3,
-        _ => 4,
     };
     let rows = PRIMITIVES[..count].iter().map(async |primitive| {
         let shown = show(&locks, server, primitive).await;
@@ -136,8 +130,8 @@ async fn tour(server: &str) -> Vec<(String, std::result::Result<(), String>)> {
 }
 
 async fn connect(server: &str) -> Result<Locks> {
-    let address = SERVERS.iter().find(|(known, _)| *known == server);
-    let (_, address) = address.ok_or("unknown server")?;
+    let address = SERVERS.iter().find(|(known, ..)| *known == server);
+    let (_, address, _) = address.ok_or("unknown server")?;
     let address = variable(address).ok_or_else(|| format!("{address} is not set"))?;
     let locks = match server {
         "redis" => LockManager::new(RedisBackend::new(&address)?),
@@ -167,7 +161,8 @@ async fn shutdown(locks: &Locks) {
 
 /// This process enters, another one is kept out, this one leaves, and the other one is let in.
 async fn show(locks: &Locks, server: &str, primitive: &str) -> Result<()> {
-    let name = unique_name(primitive);
+    // No earlier run has used it.
+    let name = format!("tour:{primitive}:{}:{:016x}", id(), fastrand::u64(..));
     let entered = enter(locks, primitive, &name, LONG, true).await?;
     let exit = entered.ok_or("the first process was not let in")?;
     if child(server, primitive, &name, SHORT).await? != "out" {
@@ -179,11 +174,6 @@ async fn show(locks: &Locks, server: &str, primitive: &str) -> Result<()> {
         return Err("the second process was not let in".into());
     }
     Ok(())
-}
-
-/// A name that no earlier run has used.
-fn unique_name(primitive: &str) -> String {
-    format!("tour:{primitive}:{}:{:016x}", id(), fastrand::u64(..))
 }
 
 /// Starts the second process. Returns what it says.

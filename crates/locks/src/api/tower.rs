@@ -166,7 +166,6 @@ where
     }
 }
 
-/// Handles a request while the lock is held.
 async fn handle<S, A>(
     lock: LockBuilder,
     mut request: Request<A>,

@@ -71,7 +71,6 @@ use scripts::{flag, loss, milliseconds, reason};
 use servers::Servers;
 use wakeups::WakeUps;
 
-/// An answer to a release.
 const TOMBSTONE_IS_NEEDED: i64 = -1;
 
 /// Locks on one Redis server or a Redis Cluster. Clones share their connections: one for messages and one for

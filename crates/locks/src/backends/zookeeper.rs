@@ -123,12 +123,6 @@ impl ZooKeeper {
     }
 }
 
-/// The places of one session, with their indices in a request.
-struct Batch<'a> {
-    session: &'a Arc<Session>,
-    places: Vec<(usize, String)>,
-}
-
 fn renewed(session: &Session, checked: Result<(), MultiWriteError>) -> Renewed {
     match checked.map_err(Error::from) {
         Ok(()) => Renewed::Held(session.lease()),
@@ -171,7 +165,7 @@ impl Backend for ZooKeeperBackend {
         let place = |renewal: &Request| self.0.places.get(renewal.nonce);
         let places: Vec<_> = renewals.iter().map(place).collect();
         // Normally all belong to the current session.
-        let mut batches: Vec<Batch<'_>> = Vec::new();
+        let mut batches: Vec<(&Arc<Session>, Vec<(usize, String)>)> = Vec::new();
         let mut renewed = vec![Renewed::Gone(LostReason::Stolen); renewals.len()];
         for (index, place) in places.iter().enumerate() {
             let Some((place, path)) = place.as_ref().and_then(|p| Some((p, p.path()?))) else {
@@ -179,15 +173,12 @@ impl Backend for ZooKeeperBackend {
             };
             let session = &place.session;
             let mut known = batches.iter_mut();
-            match known.find(|batch| Arc::ptr_eq(batch.session, session)) {
-                Some(batch) => batch.places.push((index, path)),
-                None => batches.push(Batch {
-                    session,
-                    places: vec![(index, path)],
-                }),
+            match known.find(|(known, _)| Arc::ptr_eq(known, session)) {
+                Some((_, places)) => places.push((index, path)),
+                None => batches.push((session, vec![(index, path)])),
             }
         }
-        for Batch { session, places } in batches {
+        for (session, places) in batches {
             let paths: Vec<_> = places.iter().map(|(_, path)| path.as_str()).collect();
             let answers = self.0.renew(session, &paths).await;
             let numbered = places.into_iter().zip(answers);

@@ -55,7 +55,6 @@ pub enum LockState {
     Lost(LostReason),
 }
 
-/// Why a lock is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenewalKind {
     /// At its usual time. It counts towards `max_renewals`.
@@ -104,7 +103,6 @@ impl Hold {
         &self.request.name
     }
 
-    /// The token for log lines.
     pub(crate) fn token(&self) -> Option<i64> {
         self.grant.fence.as_ref().map(|fence| fence.token.get())
     }
@@ -152,7 +150,6 @@ impl Hold {
         }
     }
 
-    /// Adds a guard. Fails if there are already `limit` guards.
     pub(crate) fn add_guard(&self, limit: usize) -> Result<(), usize> {
         let mut state = lock(&self.state);
         if state.guards >= limit {

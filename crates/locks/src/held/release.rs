@@ -122,7 +122,6 @@ pub(crate) async fn run(context: ReleaseContext, job: ReleaseJob) {
     }
 }
 
-/// Reports a hold to the hooks as released or as lost.
 fn report(
     context: &ReleaseContext,
     name: &str,

@@ -173,7 +173,8 @@ impl Watchdog {
                 () = alarm => {}
             }
             // A separate statement, so that the mutex is not locked during the loop.
-            let passed = lock(&self.schedule).take_deadlines(context.clock.now());
+            let now = context.clock.now();
+            let passed = lock(&self.schedule).take(Due::Deadline, now, |_| now);
             for hold in passed {
                 // `ended` checks the hold's own deadline, which may have moved since.
                 if hold.ended().is_none() {
@@ -267,10 +268,6 @@ impl Schedule {
         for entry in times.entries(id) {
             self.due.remove(&entry);
         }
-    }
-
-    fn take_deadlines(&mut self, now: Moment) -> Vec<Arc<Hold>> {
-        self.take(Due::Deadline, now, |_| now)
     }
 
     /// Takes the entries that are due at the time `until`, no later than `end`, and returns their holds.

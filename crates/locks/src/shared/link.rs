@@ -44,19 +44,17 @@ impl<T: Clone + Send + Sync + 'static> Link<T> {
         attempt.await
     }
 
-    #[cfg(any(test, feature = "zookeeper"))]
+    #[cfg(any(test, feature = "redis", feature = "zookeeper"))]
     pub(crate) fn current(&self) -> Option<T> {
         lock(&self.0).current.clone()
     }
 
-    /// Drops the current connection if `is_failed` says that it is the failed one. Returns whether it did.
+    /// Drops the current connection if `is_failed` says that it is the failed one.
     #[cfg(feature = "redis")]
-    pub(crate) fn forget(&self, is_failed: impl Fn(&T) -> bool) -> bool {
-        let mut state = lock(&self.0);
-        let failed = state.current.take_if(|current| is_failed(current));
-        drop(state);
-        // The drop may close the connection, so the mutex is unlocked by now.
-        failed.is_some()
+    pub(crate) fn forget(&self, is_failed: impl Fn(&T) -> bool) {
+        // The drop may close the connection, so it comes after the mutex is unlocked.
+        let failed = lock(&self.0).current.take_if(|current| is_failed(current));
+        drop(failed);
     }
 
     /// Allows connections again after [`close`](Self::close).

@@ -25,7 +25,6 @@ impl Managers {
         managers.is_empty().then(close)
     }
 
-    /// Makes all managers renew their locks now.
     pub(crate) fn nudge_all(&self) {
         for manager in self.live().iter().filter_map(Weak::upgrade) {
             Nudge(manager).renew_now();

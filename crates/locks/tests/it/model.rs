@@ -33,6 +33,13 @@ pub(super) fn manager(server: &MemoryServer) -> LockManager {
     builder.lease(LEASE).build()
 }
 
+/// A manager with the same latency that counts, and what it has counted.
+pub(super) fn counted(server: &MemoryServer) -> (LockManager, Counts) {
+    let counts = Counts::default();
+    let builder = builder(server, Duration::from_millis(2)).hooks(counts.clone());
+    (builder.lease(LEASE).build(), counts)
+}
+
 /// A builder of a manager whose requests and answers take this long.
 fn builder(server: &MemoryServer, latency: Duration) -> ManagerBuilder {
     let backend = server.client().latency(latency);
@@ -108,11 +115,7 @@ async fn delayed_request_of_ended_acquire_takes_nothing() {
     let server = server();
     let guard = manager(&server).lock("busy").acquire().await.unwrap();
     server.delay_requests(Question::Acquire, 1);
-    let counts = Counts::default();
-    let late = LockManager::builder(server.client())
-        .clock(TokioClock::new())
-        .hooks(counts.clone())
-        .build();
+    let (late, counts) = counted(&server);
     let lock = late.lock("busy").wait(RESPONSE * 3);
     let refused = lock.acquire().await.unwrap_err();
     assert_matches!(refused, LockError::WaitLimit { .. });
@@ -255,9 +258,7 @@ async fn release_without_answer_is_unconfirmed() {
 #[tokio::test(start_paused = true)]
 async fn loss_found_at_release_is_counted_without_a_waiter() {
     let server = server();
-    let counts = Counts::default();
-    let builder = builder(&server, Duration::from_millis(2));
-    let manager = builder.hooks(counts.clone()).build();
+    let (manager, counts) = counted(&server);
     let acquire = async || manager.lock("gone").acquire().await.unwrap();
     let counted = || (counts.released(), counts.lost(), counts.dropped());
 
@@ -309,9 +310,7 @@ async fn run_returns_output_and_loss_found_at_release() {
 #[tokio::test(start_paused = true)]
 async fn dropped_bodies_are_no_dropped_guards() {
     let server = server();
-    let counts = Counts::default();
-    let builder = builder(&server, Duration::from_millis(2));
-    let manager = builder.hooks(counts.clone()).lease(LEASE).build();
+    let (manager, counts) = counted(&server);
     let run = manager.lock("run").run(async |_| pending::<()>().await);
     timeout(RESPONSE, run).await.unwrap_err();
     let lead = manager.lock("lead").lead(|_| pending::<()>());

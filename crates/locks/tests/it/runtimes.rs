@@ -93,34 +93,26 @@ fn lock_of_ended_runtime_goes_to_next_waiter_locally() {
 
 /// A manager on the model, with timers of its own runtime, which is not the one of its callers.
 struct Elsewhere {
-    runtime: Runtime,
     server: MemoryServer,
     manager: LockManager,
     counts: Counts,
 }
 
-impl Elsewhere {
-    fn start(runtime: &mut Builder) -> Self {
-        let runtime = runtime.enable_all().build().unwrap();
-        let inside = runtime.enter();
-        let server = MemoryServer::new(TokioClock::new());
-        let manager = LockManager::builder(server.client()).clock(TokioClock::new());
-        let counts = Counts::default();
-        let manager = manager.hooks(counts.clone()).build();
-        drop(inside);
-        Self {
-            runtime,
-            server,
-            manager,
-            counts,
-        }
-    }
-}
-
 /// Starts an acquisition or release in the runtime of the caller, ends that of the manager, and returns
 /// what the caller gets.
 fn outcome_after_end<T>(start: impl AsyncFnOnce(&Elsewhere) -> tokio::task::JoinHandle<T>) -> T {
-    let elsewhere = Elsewhere::start(Builder::new_multi_thread().worker_threads(1));
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+    let elsewhere = {
+        let _inside = runtime.enter();
+        let (server, counts) = (MemoryServer::new(TokioClock::new()), Counts::default());
+        let manager = LockManager::builder(server.client()).clock(TokioClock::new());
+        Elsewhere {
+            manager: manager.hooks(counts.clone()).build(),
+            server,
+            counts,
+        }
+    };
     let caller = Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = caller.block_on(async {
         let outcome = start(&elsewhere).await;
@@ -128,7 +120,7 @@ fn outcome_after_end<T>(start: impl AsyncFnOnce(&Elsewhere) -> tokio::task::Join
         tokio::task::yield_now().await;
         outcome
     });
-    elsewhere.runtime.shutdown_timeout(SOON);
+    runtime.shutdown_timeout(SOON);
     caller.block_on(outcome).expect("it does not panic")
 }
 

@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::model::{LEASE, manager, server};
-use crate::rig::{Counts, eventually, try_lock};
+use crate::model::{LEASE, counted, manager, server};
+use crate::rig::{eventually, try_lock};
 
 type Answer = Result<Response<String>, Infallible>;
 
@@ -194,9 +194,8 @@ async fn wait_limit_answers_503_or_what_the_user_says() {
 #[tokio::test(start_paused = true)]
 async fn lock_is_released_when_the_client_leaves() {
     let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
-    let counts = Counts::default();
-    let locks = LockManager::builder(server.client()).hooks(counts.clone());
-    let leaving = send(&handlers, &layer(&locks.build(), |lock| lock), "a");
+    let (locks, counts) = counted(&server);
+    let leaving = send(&handlers, &layer(&locks, |lock| lock), "a");
     handlers.wait_until_running(1).await;
     let other = manager(&server);
     assert!(try_lock(&other, "a").await.is_none());

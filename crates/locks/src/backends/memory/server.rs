@@ -64,7 +64,6 @@ pub(super) struct Server {
 #[derive(Debug, Default)]
 struct Faults {
     remaining: HashMap<(Question, Fate), u32>,
-    /// How many requests were sent.
     requests: HashMap<Question, u32>,
 }
 

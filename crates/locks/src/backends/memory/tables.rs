@@ -96,7 +96,6 @@ impl Tables {
         })
     }
 
-    /// Waits for a chance of this request.
     pub(crate) fn listen(&self, request: &Request) -> Listener {
         match request.claim {
             Claim::Exclusive => self.wake_ups.listen(&request.name),
@@ -208,7 +207,6 @@ impl Tables {
         lock.map(|lock| lock.view(now)).unwrap_or_default()
     }
 
-    /// Takes the lock away from this holder, and remembers that.
     pub(crate) fn revoke(&self, name: &str, nonce: Nonce, claim: Claim, buries: bool) -> bool {
         let now = self.now();
         let mut state = lock(&self.state);
@@ -239,7 +237,6 @@ impl Tables {
         (starter != nonce).then(|| end.since(now))
     }
 
-    /// Changes a number, and remembers the answer for this long.
     pub(crate) fn change(
         &self,
         request: &NumberRequest,
@@ -328,7 +325,6 @@ impl State {
         self.revoked.get(&nonce).is_some_and(|until| *until > now)
     }
 
-    /// Why a nonce does not hold its lock.
     fn reason(&self, now: Moment, nonce: Nonce) -> LostReason {
         if self.is_revoked(now, nonce) {
             LostReason::Revoked

@@ -67,7 +67,6 @@ if not starter then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
 return -1
 "]);
 
-/// Reads a number of a script's answer.
 fn parse<T: std::str::FromStr>(text: &str) -> Result<T, BackendError> {
     let cause = || BackendError::permanent(format!("`{text}` is not part of a lock"));
     text.parse().map_err(|_| cause())

@@ -174,7 +174,6 @@ impl Cluster {
         })
     }
 
-    /// Sends the command until a node accepts it.
     async fn route<T: FromRedisValue>(
         &self,
         slot: u16,

@@ -1,6 +1,5 @@
 //! One multiplexed connection, opened on demand and again after it was lost.
 
-use std::cell::Cell;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,15 +97,12 @@ impl Connection {
             Err(error) if needs_new_connection(&error) => {
                 let is_refusal = error.code().is_some();
                 // Another request may have replaced it already.
-                let is_replaced = {
-                    let is_replaced = Cell::new(true);
-                    self.link.forget(|current| {
-                        let is_old = current.opened.elapsed() >= REPLACE_AFTER;
-                        is_replaced.set(current.number != number || is_old || !is_refusal);
-                        current.number == number && is_replaced.get()
-                    });
-                    is_replaced.get()
-                };
+                let is_it = |current: &Numbered| current.number == number;
+                self.link.forget(|current| {
+                    let is_old = current.opened.elapsed() >= REPLACE_AFTER;
+                    is_it(current) && (is_old || !is_refusal)
+                });
+                let is_replaced = !self.link.current().is_some_and(|current| is_it(&current));
                 if is_refusal && is_replaced {
                     return Err(backend_error(error).refused_for_now());
                 }

@@ -178,7 +178,16 @@ impl Session {
     /// Removes rows that have no use: free ones whose buried nonces are old, and locks of dead
     /// holders that expired ten minutes ago. Returns whether there may be more.
     pub(super) async fn sweep(&mut self) -> Result<bool> {
-        by_database!(self, sweep())
+        let sweep = match self {
+            Self::MySql(connection) => return mysql::sweep(connection).await,
+            Self::Postgres(_) => postgres::SWEEP,
+            Self::Sqlite(_) => sqlite::SWEEP,
+        };
+        with_connection!(self, connection => {
+            let sweep = sqlx::query(sweep).bind(ABANDONED).bind(SWEPT_MOST);
+            let swept = sweep.execute(connection).await?.rows_affected();
+            Ok(swept == SWEPT_MOST.cast_unsigned())
+        })
     }
 
     /// Checks that the database answers and has the tables.
@@ -293,7 +302,7 @@ where
 }
 
 /// How many rows one sweep removes at most.
-const SWEPT_MOST: u32 = 1_000;
+const SWEPT_MOST: i64 = 1_000;
 
 /// A statement that was built from constants, numbers, and hexadecimal digits.
 #[expect(

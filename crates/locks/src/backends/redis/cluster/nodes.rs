@@ -61,7 +61,6 @@ impl Nodes {
         })
     }
 
-    /// A client of the node with this address.
     pub(in super::super) fn client(&self, address: &str) -> RedisResult<Client> {
         let parts = address.rsplit_once(':');
         let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));

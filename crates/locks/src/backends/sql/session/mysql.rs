@@ -138,7 +138,7 @@ pub(super) async fn sweep(connection: &mut MySqlConnection) -> Result<bool> {
     if found.is_empty() {
         return Ok(false);
     }
-    let is_full = found.len() == SWEPT_MOST as usize;
+    let is_full = i64::try_from(found.len()) == Ok(SWEPT_MOST);
     let mut remove = QueryBuilder::new("DELETE FROM distributed_lock WHERE name IN (");
     push_list(&mut remove, &found);
     remove.push(") AND ");

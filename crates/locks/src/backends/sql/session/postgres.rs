@@ -9,7 +9,7 @@ use const_format::formatcp;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor, FromRow, PgConnection, Result, raw_sql};
 
-use super::{ABANDONED, Ask, Row, SWEPT_MOST, Session, Statements, hex, trusted};
+use super::{Ask, Row, Session, Statements, hex, trusted};
 
 /// The channel on which the names of released locks are published, if a client waits for them.
 pub(in super::super) const CHANNEL: &str = "distributed_lock";
@@ -78,7 +78,7 @@ pub(super) const STATEMENTS: Statements = Statements {
 };
 
 /// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
-const SWEEP: &str = formatcp!(
+pub(super) const SWEEP: &str = formatcp!(
     "WITH {CLOCK} DELETE FROM distributed_lock WHERE name IN (
     SELECT name FROM distributed_lock, clock
     WHERE (nonce = '' AND gone_until <= now) OR greatest(expires_at, gone_until) <= now - $1
@@ -145,14 +145,6 @@ pub(super) async fn renew(
 ) -> Result<Vec<String>> {
     let renew = sqlx::query_scalar(RENEW).bind(names).bind(nonces);
     renew.bind(lease).fetch_all(connection).await
-}
-
-pub(super) async fn sweep(connection: &mut PgConnection) -> Result<bool> {
-    let sweep = sqlx::query(SWEEP)
-        .bind(ABANDONED)
-        .bind(i64::from(SWEPT_MOST));
-    let swept = sweep.execute(connection).await?.rows_affected();
-    Ok(swept == u64::from(SWEPT_MOST))
 }
 
 /// Two processes may start at the same time: one of them waits, and then finds the tables.

@@ -6,7 +6,7 @@ use const_format::formatcp;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Executor, QueryBuilder, Result, SqliteConnection};
 
-use super::{ABANDONED, Ask, Row, SWEPT_MOST, Session, Statements, push_list};
+use super::{Ask, Row, Session, Statements, push_list};
 
 pub(in super::super) const SCHEMA: &str = include_str!("../schema/sqlite.sql");
 
@@ -70,7 +70,7 @@ pub(super) const STATEMENTS: Statements = Statements {
 };
 
 /// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
-const SWEEP: &str = formatcp!(
+pub(super) const SWEEP: &str = formatcp!(
     "DELETE FROM distributed_lock WHERE name IN (SELECT name FROM distributed_lock
     WHERE (nonce = '' AND gone_until <= {NOW}) OR max(expires_at, gone_until) <= {NOW} - ?1
     LIMIT ?2)"
@@ -120,12 +120,6 @@ pub(super) async fn renew(
     renew.push(formatcp!(") AND expires_at > {NOW} RETURNING nonce"));
     let renew = renew.build_query_scalar().persistent(false);
     renew.fetch_all(connection).await
-}
-
-pub(super) async fn sweep(connection: &mut SqliteConnection) -> Result<bool> {
-    let sweep = sqlx::query(SWEEP).bind(ABANDONED).bind(SWEPT_MOST);
-    let swept = sweep.execute(connection).await?.rows_affected();
-    Ok(swept == u64::from(SWEPT_MOST))
 }
 
 pub(super) async fn create_tables(connection: &mut SqliteConnection) -> Result<()> {
