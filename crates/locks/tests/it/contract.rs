@@ -143,19 +143,18 @@ groups! {$
 }
 
 // After the macros, which they use.
-mod cluster;
 mod full;
 
 use stocklock_locks::backend::Claim;
 use stocklock_testkit::servers::Backend::{Mysql, Postgres, Sqlite};
 
-use crate::rig::local::LocalRig;
-use crate::rig::memory::MemoryRig;
+use crate::holder::LEASE;
+use crate::rig::cluster::ClusterRig;
+use crate::rig::memory::{LocalRig, MemoryRig};
 use crate::rig::redis::RedisRig;
 use crate::rig::redlock::RedLockRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
-use crate::support::holder::LEASE;
 
 /// What the cases acquire, unless a rig says otherwise.
 const CLAIMED: Claim = Claim::Exclusive;
@@ -181,6 +180,9 @@ contract! { tokio::test;
     redis_writers = RedisRig::start(), Claim::WRITE => expiry loss;
     redis_two_of_three = RedisRig::start(), TWO_OF_THREE => expiry loss;
     redlock = RedLockRig::start() => basics expiry lasting larger deletion loss silence;
+    // The cases without faults share one cluster. Each of the others has its own.
+    cluster = ClusterRig::start() => basics expiry tokens shares patience late_claims;
+    cluster_broken = ClusterRig::start_private() => deletion loss silence restart lost_claim;
     // The lease of the example is shorter than that of the rig.
     redlock_processes = RedLockRig::with_max_lease(3, LEASE) => processes;
     redlock_restart = RedLockRig::start_private() => restart;

@@ -9,8 +9,7 @@ use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::servers::Backend::Sqlite;
 
-use crate::rig::local::LocalRig;
-use crate::rig::memory::MemoryRig;
+use crate::rig::memory::{LocalRig, MemoryRig};
 use crate::rig::redis::{RedisRig, run};
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;

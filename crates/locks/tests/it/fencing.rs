@@ -18,7 +18,7 @@ use crate::rig::redis::RedisRig;
 use crate::rig::sql::SqlRig;
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{
-    Faults as _, Rig as _, RigExt as _, TokenRig, eventually, lost_reason, revoke_holder,
+    Faults as _, Rig as _, RigExt as _, TokenRig, eventually, holder, lost_reason, revoke_holder,
 };
 
 /// Acquires a lock that expires without renewal, and then again by another client.
@@ -42,6 +42,38 @@ async fn write_of_paused_holder_is_refused_by_sql(
     assert_eq!(rig.write_account(&paused, 3).await, 0);
     assert_eq!(rig.number("SELECT balance FROM account").await, 2);
     assert_eq!(rig.write_account(&next, 4).await, 1);
+}
+
+/// The owner is visible, the last token stays, and the note is not kept for long.
+#[rstest]
+#[tokio::test]
+async fn write_of_revoked_holder_is_refused(#[values(Sqlite, Mysql, Postgres)] kind: Database) {
+    let rig = SqlRig::start(kind).await;
+    rig.create_account().await;
+    let backend = rig.builder_of_backend().owner("shop-1 上海").build();
+    let one = rig.builder_for(backend.unwrap()).build();
+    let guard = one.lock("sku:42").acquire().await.unwrap();
+    let operator = rig.manager();
+    let holder = holder(operator.lock("sku:42")).await;
+    assert_eq!(holder.owner.as_deref(), Some("shop-1 上海"));
+    // The last token is an hour ahead of the clock, as if the clock was set back by an hour.
+    let ahead = guard.token().get() + 3_600_000_000;
+    let move_on = format!("UPDATE distributed_lock SET token = {ahead}");
+    assert_eq!(rig.change(move_on).await, 1);
+    assert!(operator.lock("sku:42").revoke(holder.nonce).await.unwrap());
+    let now = rig.clock().await;
+    let noted = format!(
+        "SELECT count(*) FROM distributed_lock WHERE nonce = '' AND length(gone) = 64
+            AND gone_until BETWEEN {now} + 110000000 AND {now} + 121000000"
+    );
+    assert_eq!(rig.number(noted).await, 1);
+    let next = operator.lock("sku:42").acquire().await.unwrap();
+    assert!(next.token().get() > ahead, "the token of the row counts");
+    assert_eq!(rig.write_account(&next, 1).await, 1);
+    assert_eq!(rig.write_account(&guard, 2).await, 0);
+    guard.release().await;
+    next.verify().await.unwrap();
+    next.release().await;
 }
 
 async fn fenced(rig: &RedisRig, guard: &LockGuard, command: &[&str]) -> (bool, redis::Value) {

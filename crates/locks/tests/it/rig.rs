@@ -21,7 +21,6 @@ use stocklock_testkit::servers::PrivateServer;
 use tokio::task::JoinHandle;
 
 pub(crate) mod cluster;
-pub(crate) mod local;
 pub(crate) mod memory;
 pub(crate) mod redis;
 pub(crate) mod redlock;

@@ -13,7 +13,6 @@ use crate::rig::sql::SqlRig;
 use crate::rig::{Faults, Rig, RigExt, eventually, source_of, try_lock, use_lock};
 
 mod refusals;
-mod revocations;
 mod schedules;
 mod wakeups;
 

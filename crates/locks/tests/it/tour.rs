@@ -5,8 +5,8 @@ use std::time::Duration;
 use stocklock_testkit::process::Process;
 use stocklock_testkit::servers::{Backend, fresh_database, fresh_masters, fresh_zookeeper};
 
+use crate::holder::example;
 use crate::rig::redis::RedisRig;
-use crate::support::holder::example;
 
 /// What the tour shows, in the order of the output.
 const KINDS: &str = "lock multi-lock leader once-per read-write-lock permits number latch barrier";

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
-use stocklock_locks::backend::{Backend, Renewed};
+use stocklock_locks::backend::{Attempt, Backend, Renewed};
 use stocklock_locks::{LockManager, LostReason};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::ports::free_port;
@@ -18,13 +18,12 @@ mod access;
 mod curator;
 mod ensemble;
 mod permits;
-mod revocations;
 mod sessions;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{
-    Faults, Rig, RigExt, eventually, request, source_of, try_lock, use_lock, wait_until_left,
-    wait_until_nothing_is_left,
+    Faults, Rig, RigExt, eventually, holder, request, source_of, try_lock, use_lock,
+    wait_until_left, wait_until_nothing_is_left,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -342,4 +341,33 @@ async fn cut_acquisition_leaves_no_directory() {
     }
     let only_the_source = async || rig.names().await == [".source"];
     eventually("no directory is left", SOON, only_the_source).await;
+}
+
+/// Its node is the first one, but it has not read that yet.
+#[tokio::test]
+async fn revoked_waiter_does_not_queue_again() {
+    let rig = ZooKeeperRig::start().await;
+    let (backend, operator) = (rig.backend(), rig.manager());
+    let guard = operator.lock("first").acquire().await.unwrap();
+    let request = request("first", rig.lease());
+    let nonce = request.nonce;
+    let mut contender = backend.contender(request);
+    assert_matches!(contender.attempt().await.unwrap(), Attempt::Busy { .. });
+    guard.release().await;
+    assert!(operator.lock("first").revoke(nonce).await.unwrap());
+    let error = contender.attempt().await.unwrap_err();
+    assert!(error.is_permanent(), "{error}");
+    assert_eq!(rig.left().await, 0);
+}
+
+#[tokio::test]
+async fn second_revocation_of_a_nonce_takes_its_place_away() {
+    let rig = ZooKeeperRig::start().await;
+    let (one, operator) = (rig.manager(), rig.manager());
+    let _guard = one.lock("again").acquire().await.unwrap();
+    let nonce = holder(operator.lock("again")).await.nonce;
+    // The note of the first revocation.
+    rig.create(&format!(".revoked/{nonce}"), b"").await;
+    assert!(operator.lock("again").revoke(nonce).await.unwrap());
+    use_lock(&operator, "again").await;
 }

@@ -6,9 +6,9 @@ use rustix::process::Signal;
 use stocklock_locks::{LockError, OncePer};
 use stocklock_testkit::assert_matches;
 
+use crate::holder::{Holder, LEASE};
 use crate::rig::redis::RedisRig;
 use crate::rig::{RigExt, Served, TokenRig, eventually, hand_over};
-use crate::support::holder::{Holder, LEASE};
 
 const SLACK: Duration = Duration::from_secs(10);
 

@@ -1,3 +1,0 @@
-//! What the tests share beside testkit.
-
-pub(crate) mod holder;
