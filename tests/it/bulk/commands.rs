@@ -29,7 +29,6 @@ a,,,,,many
 absent,,,,,1
 ";
 
-/// Runs a command against a replica.
 async fn run(replica: &Process, arguments: &[&str]) -> Ended {
     let url = replica.url("");
     Process::run(&[arguments, &["--url", &url]].concat(), &[]).await

@@ -163,5 +163,5 @@ async fn replica_writes_checkpoints(#[values(Sqlite, Mysql, Postgres)] backend: 
     let app = TestApp::on(&fixture.url, 1, &[]).await;
     let is_written = async || checkpoints(&mut raw).await == (1, 25_001);
     eventually("a checkpoint is written", SOON, is_written).await;
-    assert_eq!(app.audit("a").await["consistent"], true);
+    app.assert_consistent("a").await;
 }
