@@ -11,7 +11,6 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 /// of one request. Without such lines, the request has no body.
 const REQUESTS: &str = include_str!("bad_input.txt");
 
-/// A request that must be refused.
 #[derive(Clone)]
 struct Bad {
     method: Method,
@@ -59,7 +58,6 @@ impl Bad {
     }
 }
 
-/// All of [`REQUESTS`].
 fn table() -> Vec<Bad> {
     let mut requests: Vec<Bad> = Vec::new();
     let mut lines = REQUESTS.lines().filter(|line| !line.is_empty()).peekable();

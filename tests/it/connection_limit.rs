@@ -49,7 +49,6 @@ impl Limited {
         }
     }
 
-    /// How many connections the user has.
     async fn connections(&self, admin: &Mutex<Raw>) -> u32 {
         let count = match self.backend {
             Mysql => {

@@ -22,7 +22,6 @@ use crate::support::services::{
 /// An idle machine with two cores needs 15 s.
 const ALL_WITHIN: Duration = Duration::from_mins(1);
 
-/// The servers of the tests.
 struct Servers {
     mariadb: TestDatabase,
     postgres: TestDatabase,
@@ -46,7 +45,6 @@ impl Servers {
         }
     }
 
-    /// The variables that name them for a process.
     fn variables(&self) -> [(&str, &str); 4] {
         [
             ("MARIADB_URL", &self.mariadb.url),
@@ -67,7 +65,6 @@ impl Servers {
     }
 }
 
-/// How often each story runs.
 fn tellings() -> u32 {
     number("TEST_TELLINGS", 1)
 }
@@ -145,7 +142,6 @@ fn replaces_all() -> bool {
     variable("TEST_ANSWERS").is_some_and(|answers| answers == "all")
 }
 
-/// The numbers of the answers to replace.
 fn replaced(story: &Story) -> Range<usize> {
     let answers = story.answers();
     if replaces_all() || story.servers == ["sqlite"] {

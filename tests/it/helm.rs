@@ -25,7 +25,6 @@ async fn render(values: Value) -> Result<Vec<Value>, String> {
     }
 }
 
-/// The only resource of a kind.
 fn one<'a>(resources: &'a [Value], kind: &str) -> &'a Value {
     let mut found = resources.iter().filter(|resource| resource["kind"] == kind);
     let (Some(one), None) = (found.next(), found.next()) else {

@@ -43,7 +43,6 @@ impl Keys {
         Self { database, store }
     }
 
-    /// Adds a key, and returns it.
     async fn add(
         &self,
         caller: &str,

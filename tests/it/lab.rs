@@ -68,7 +68,6 @@ async fn waits_for_sales(lab: &Process, race: &str) {
     }
 }
 
-/// The processes that this one has started.
 fn children(of: &Process) -> BTreeSet<String> {
     let parent = format!("PPid:\t{}\n", of.id().as_raw_nonzero());
     let status = |entry: fs::DirEntry| {

@@ -254,7 +254,6 @@ async fn master_of_a_cluster_that_is_away_is_warned_about(
     assert!(warns, "{log}");
 }
 
-/// Whether the log has a warning that contains all words.
 fn has_warning(log: &str, words: &[&str]) -> bool {
     let warns = |line: &str| line.contains("WARN") && words.iter().all(|word| line.contains(word));
     log.lines().any(warns)

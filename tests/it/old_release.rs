@@ -29,18 +29,14 @@ const TABLES: [&str; 5] = [
     "distributed_lock_source",
 ];
 
-/// What the release answered.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answers {
     /// The `ETag` of the SKU `a`.
     revision: String,
-    /// The answers to GET.
     pages: Vec<(String, Value)>,
-    /// The requests that changed stock.
     changes: Vec<Change>,
 }
 
-/// A request that changed stock, and its answer.
 #[derive(Debug, Serialize, Deserialize)]
 struct Change {
     path: String,
@@ -54,7 +50,6 @@ async fn change(app: &TestApp, path: &str, key: &str, body: &Value) -> Answer {
     send(request.header("Idempotency-Key", key)).await
 }
 
-/// Sells and takes back.
 async fn make_changes(app: &TestApp) -> Vec<Change> {
     for level in [
         json!({"on_hand": 20, "backorder_limit": 2, "reason": "count"}),

@@ -48,7 +48,6 @@ async fn order(client: &Client, url: &str, key: &str, repeated: &AtomicUsize) ->
     }
 }
 
-/// Counters of the buyers.
 #[derive(Debug, Default)]
 struct Counters {
     placed: AtomicUsize,

@@ -21,7 +21,6 @@ use crate::support::services::{TestRedis, fresh_redis};
 const PLENTY: i64 = 1_000;
 const SOLD_OUT: (u16, &str) = (409, "insufficient-stock");
 
-/// Two replicas with a Redis.
 struct Shop {
     app: TestApp,
     redis: TestRedis,

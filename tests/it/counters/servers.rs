@@ -76,7 +76,6 @@ async fn call_of_a_silent_redis_ends_within_its_share_of_the_limit() {
     until_asked(&subject, Watch).await;
 }
 
-/// How many clients are connected to a Redis.
 async fn clients(server: &PrivateServer) -> usize {
     let clients: String = command(server.url(), &["CLIENT", "LIST"]).await;
     clients.lines().count()

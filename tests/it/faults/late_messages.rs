@@ -20,7 +20,6 @@ struct Late {
     subject: Proxied,
     /// Reaches the database without the proxy.
     others: TestApp,
-    /// The first message.
     hold: Hold,
     answer: JoinHandle<Answer>,
 }
@@ -51,7 +50,6 @@ impl Late {
         }
     }
 
-    /// Adds five units.
     async fn restock(&self) {
         let delivery = json!({"delta": 5, "reason": "delivery"});
         send(self.others.adjust(0, "hot", &delivery)).await.ok();

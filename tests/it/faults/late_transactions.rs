@@ -47,7 +47,6 @@ impl Write {
         }
     }
 
-    /// The level after it.
     fn level_after(self) -> i64 {
         match self {
             ForUpdate | KeyedForUpdate => 4,
@@ -183,7 +182,6 @@ full! {
     late_commit_is_not_refused_and_counts_once(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
 }
 
-/// The database's clock in milliseconds.
 async fn clock(raw: &mut Raw) -> i64 {
     let now = match raw {
         Raw::Postgres(_) => "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::text",

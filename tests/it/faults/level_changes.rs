@@ -12,7 +12,6 @@ use super::{Cut, Proxied, Trigger, add_key_if, copy, send, send_until_final, unt
 use crate::support::app::TestApp;
 use crate::support::services::Backend;
 
-/// How often each case is repeated.
 const ROUNDS: usize = 8;
 
 /// Sets the level, in any state.
@@ -161,7 +160,6 @@ fn arm_for_order(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
     }
 }
 
-/// A unit of `other` and one of `lost`, with a key.
 fn order(subject: &Proxied) -> RequestBuilder {
     let lines = json!({"lines": [{"sku": "other"}, {"sku": "lost"}]});
     add_key_if(true, subject.app.deduct(0, "group-commit", &lines))

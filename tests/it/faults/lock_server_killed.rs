@@ -18,9 +18,7 @@ use crate::support::process::Process;
 use crate::support::services::Backend::{Mysql, Postgres};
 use crate::support::services::{PrivateServer, fresh_database};
 
-/// Concurrent buyers under a lock.
 const LOCKING: usize = 24;
-/// Concurrent buyers without a lock.
 const OTHERS: usize = 6;
 /// Minimum sales under the lock before, between and after the kills.
 const SALES: usize = 60;

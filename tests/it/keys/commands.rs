@@ -20,7 +20,6 @@ async fn keys(url: &str, words: &[&str]) -> Ended {
     Process::run(&words, &[("DATABASE_URL", url)]).await
 }
 
-/// The key that is created.
 async fn create(url: &str, words: &[&str]) -> String {
     let ended = keys(
         url,

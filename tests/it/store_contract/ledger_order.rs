@@ -226,7 +226,6 @@ async fn page_goes_no_further_than_each_warehouse_was_read(
     assert_eq!(versions(&found.concat()), all);
 }
 
-/// The shortest of a few times.
 async fn fastest(mut work: impl AsyncFnMut()) -> Duration {
     let mut fastest = Duration::MAX;
     for _ in 0..7 {
