@@ -160,6 +160,11 @@ enum Cut {
 }
 
 impl Cut {
+    /// Every other round is cut after the commit.
+    fn of(round: usize) -> Self {
+        [Self::Before, Self::After][round % 2]
+    }
+
     /// Cuts the next commit of a deduction.
     fn arm_for(self, subject: &Proxied, strategy: Strategy) -> Arc<Trigger> {
         let proxy = &subject.proxy;

@@ -27,23 +27,24 @@ async fn sales(app: &TestApp, sku: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundred_requests_with_one_key_take_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values("single-sql", "for-update", "optimistic", "group-commit")] strategy: &str,
 ) {
     let patient = ["--wait-limit-ms=20000", "--request-deadline-ms=30000"];
     let app = TestApp::with_flags(backend, 2, &patient).await;
-    app.set_level("hot", 50).await;
-    let mut requests = JoinSet::new();
-    for replica in 0..100 {
-        let body = json!({"sku": "hot", "quantity": 2});
-        let request = app.deduct(replica, strategy, &body);
-        requests.spawn(send(request.header("Idempotency-Key", "once")));
+    for strategy in ["single-sql", "for-update", "optimistic", "group-commit"] {
+        app.set_level(strategy, 50).await;
+        let mut requests = JoinSet::new();
+        for replica in 0..100 {
+            let body = json!({"sku": strategy, "quantity": 2});
+            let request = app.deduct(replica, strategy, &body);
+            requests.spawn(send(request.header("Idempotency-Key", strategy)));
+        }
+        let answers = requests.join_all().await;
+        let bodies: BTreeSet<_> = answers.iter().map(|it| it.ok().to_string()).collect();
+        assert_eq!(bodies.len(), 1, "{bodies:?}");
+        assert_eq!(answers.iter().filter(|it| it.replayed).count(), 99);
+        assert_eq!(sales(&app, strategy).await, 1);
+        assert_eq!(app.audit(strategy).await["on_hand"], 48);
     }
-    let answers = requests.join_all().await;
-    let bodies: BTreeSet<_> = answers.iter().map(|it| it.ok().to_string()).collect();
-    assert_eq!(bodies.len(), 1, "{bodies:?}");
-    assert_eq!(answers.iter().filter(|it| it.replayed).count(), 99);
-    assert_eq!(sales(&app, "hot").await, 1);
-    assert_eq!(app.audit("hot").await["on_hand"], 48);
 }
 
 #[rstest]
@@ -118,24 +119,17 @@ async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] bac
 #[tokio::test]
 async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values(
-        "no-lock",
-        "local-mutex",
-        "single-sql",
-        "for-update",
-        "optimistic",
-        "group-commit"
-    )]
-    strategy: &str,
 ) {
-    let app = TestApp::with_stock(backend, 2, "last", 1).await;
-    let (path, body) = (
-        format!("/stock/deduct?strategy={strategy}"),
-        json!({"sku": "last"}),
-    );
-    let first = call!(app, POST "{path}", key "mine", (body) => 200);
-    call!(app, POST "{path}", key "yours", (body) => 409 "insufficient-stock");
-    assert_replays(&app, &first, &path, "mine", &body).await;
+    let app = TestApp::start(backend).await;
+    let strategies = "no-lock local-mutex single-sql for-update optimistic group-commit";
+    for sku in strategies.split(' ') {
+        app.set_level(sku, 1).await;
+        let path = format!("/stock/deduct?strategy={sku}");
+        let (body, key) = (json!({ "sku": sku }), format!("mine-{sku}"));
+        let first = call!(app, POST "{path}", key &key, (body) => 200);
+        call!(app, POST "{path}", key "yours", (body) => 409 "insufficient-stock");
+        assert_replays(&app, &first, &path, &key, &body).await;
+    }
 }
 
 #[rstest]
@@ -164,23 +158,14 @@ async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] b
         assert_replays(&app, &first, "/stock/real/adjust", key, body).await;
     }
     app.set_level("real", 9).await;
-    for (path, other) in [
-        (
-            "/stock/real/adjust",
-            json!({"delta": 6, "reason": "delivery", "reference": "PO-1"}),
-        ),
-        (
-            "/stock/real/adjust",
-            json!({"delta": 5, "reason": "gift", "reference": "PO-1"}),
-        ),
-        (
-            "/stock/real/adjust",
-            json!({"delta": 5, "reason": "delivery"}),
-        ),
-        ("/stock/deduct?strategy=single-sql", json!({"sku": "real"})),
+    for other in [
+        json!({"delta": 6, "reason": "delivery", "reference": "PO-1"}),
+        json!({"delta": 5, "reason": "gift", "reference": "PO-1"}),
+        json!({"delta": 5, "reason": "delivery"}),
     ] {
-        call!(app, POST "{path}", key "PO-1", (other) => 422 "idempotency-key-reused");
+        call!(app, POST "/stock/real/adjust", key "PO-1", (other) => 422 "idempotency-key-reused");
     }
+    call!(app, POST "/stock/deduct", key "PO-1", {"sku": "real"} => 422 "idempotency-key-reused");
     app.assert_consistent("real").await;
 }
 
