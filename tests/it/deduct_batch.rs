@@ -109,10 +109,8 @@ async fn lines_behind_slow_ones_are_overloaded(#[values(Postgres)] backend: Back
         assert!(detail.contains("it was not started"), "{line}");
         assert_eq!(line["code"], "overloaded");
     }
-    assert!(
-        results.iter().all(|line| line["status"] == 503),
-        "{results:?}"
-    );
+    let all_failed = results.iter().all(|line| line["status"] == 503);
+    assert!(all_failed, "{results:?}");
     rival.let_go().await;
     assert_eq!(app.audit("a").await["sold"], 0);
 }
@@ -128,10 +126,8 @@ async fn keyed_refusals_need_no_look_up_each(#[values(Mysql, Postgres)] backend:
     let line = |number| json!({"sku": "a", "key": format!("k-{number}")});
     let lines: Vec<_> = (0..100).map(line).collect();
     let refused = app.deduct_all("group-commit", &lines.into()).await;
-    assert_eq!(
-        outcomes(&refused),
-        vec![json!([409, "insufficient-stock"]); 100]
-    );
+    let expected = vec![json!([409, "insufficient-stock"]); 100];
+    assert_eq!(outcomes(&refused), expected);
     assert_eq!(look_up.fired(), 0);
 }
 

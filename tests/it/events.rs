@@ -143,10 +143,8 @@ async fn waiting_request_gets_the_event_of_another_replica() {
         sell(&app, 1, "tea", 1).await;
     };
     let (page, ()) = tokio::join!(waiting, selling);
-    assert_eq!(
-        names(page.ok()["events"].as_array().expect("a list")),
-        ["tea 2"]
-    );
+    let found = names(page.ok()["events"].as_array().expect("a list"));
+    assert_eq!(found, ["tea 2"]);
     assert!(page.after < Duration::from_secs(5), "{page:?}");
 }
 

@@ -37,10 +37,8 @@ async fn level_is_created_and_then_set(#[values(Sqlite, Mysql, Postgres)] backen
         json!(["adjusted", -2, "stocktaking"]),
         json!(["received", 5, null]),
     ];
-    assert_eq!(
-        page.rows("movements", &["kind", "delta", "reason"]),
-        expected
-    );
+    let found = page.rows("movements", &["kind", "delta", "reason"]);
+    assert_eq!(found, expected);
 }
 
 #[rstest]

@@ -223,10 +223,8 @@ async fn transfer_moves_units_between_warehouses(
         json!([0, "adjusted", "transfer"]),
         json!([1, "received", "transfer"]),
     ];
-    assert_eq!(
-        found.rows("movements", &["line", "kind", "reason"]),
-        expected
-    );
+    let found = found.rows("movements", &["line", "kind", "reason"]);
+    assert_eq!(found, expected);
 }
 
 #[rstest]
@@ -255,10 +253,8 @@ async fn units_of_an_order_come_back_by_line(#[values(Sqlite, Mysql, Postgres)] 
 
     let exceeding = back(json!([{"line": 0, "quantity": 2}, {"line": 1}]));
     let exceeds = call!(app, 1 POST "/operations/{sale}/reverse", key "r2", (exceeding) => 409 "exceeds-sale");
-    assert_eq!(
-        exceeds.rows("lines", &["line", "requested", "left"]),
-        [json!([0, 2, 1])]
-    );
+    let lines = exceeds.rows("lines", &["line", "requested", "left"]);
+    assert_eq!(lines, [json!([0, 2, 1])]);
     assert_eq!(on_hand(&app, "b").await, [2]);
     let unknown = back(json!([{"line": 7}]));
     call!(app, 1 POST "/operations/{sale}/reverse", key "r2", (unknown) => 404 "unknown-line");

@@ -214,10 +214,8 @@ async fn retry_of_a_sale_is_answered_although_sold_out(
     let lines = json!([{"sku": "a"}, {"sku": "a", "key": "k-1"}, {"sku": "a", "key": "k-2"}]);
     let results = app.deduct_all("group-commit", &lines).await;
     let codes: Vec<_> = results.iter().map(|line| &line["code"]).collect();
-    assert_eq!(
-        codes,
-        ["insufficient-stock", "replayed", "insufficient-stock"]
-    );
+    let expected = ["insufficient-stock", "replayed", "insufficient-stock"];
+    assert_eq!(codes, expected);
 }
 
 #[rstest]

@@ -209,10 +209,8 @@ async fn import_with_failures_passes_nginx() {
     let request = request.header("content-type", "application/x-ndjson");
     let answer = send(request.header("Idempotency-Key", "large").body(rows)).await;
     let end = lines(&answer).pop();
-    assert_eq!(
-        end,
-        Some(json!({"done": true, "rows": 10_000, "replayed": 0, "failed": 100}))
-    );
+    let expected = Some(json!({"done": true, "rows": 10_000, "replayed": 0, "failed": 100}));
+    assert_eq!(end, expected);
     let export = client().get(topology.url("/export"));
     assert_eq!(lines(&send(export).await)[0]["on_hand"], 9_899);
 }

@@ -167,10 +167,8 @@ impl Shop {
 /// At full size, asserts that something took no longer than it may. Returns how long it took.
 fn assert_in_time(begin: Instant, fault: Fault, what: &str) -> Duration {
     let took = begin.elapsed();
-    assert!(
-        full_size().is_none() || took <= IN_TIME,
-        "{fault:?}, {what}: {took:?}"
-    );
+    let in_time = full_size().is_none() || took <= IN_TIME;
+    assert!(in_time, "{fault:?}, {what}: {took:?}");
     took
 }
 

@@ -150,10 +150,8 @@ impl Shop {
             sum(Purchases::refused),
         );
         // A few kills may all hit a batch before its commit.
-        assert!(
-            resolved > 0 || kills <= DEFAULT_KILLS,
-            "the kills interrupted no request"
-        );
+        let is_hit = resolved > 0 || kills <= DEFAULT_KILLS;
+        assert!(is_hit, "the kills interrupted no request");
         for purchases in stopped {
             purchases.assert_exact(&self.ledger).await;
         }

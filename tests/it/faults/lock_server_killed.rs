@@ -31,8 +31,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Asserts a 503 with `Retry-After` that names the unavailable service and its variable.
 #[track_caller]
 fn assert_names(answer: &Answer, service: Dependency) {
-    let expected = (503, "strategy-unavailable");
-    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    answer.assert_is(503, "strategy-unavailable");
     assert!(answer.retry_after, "{answer:?}");
     assert!(answer.detail.contains(service.title()), "{answer:?}");
     assert!(answer.detail.contains(service.variable()), "{answer:?}");

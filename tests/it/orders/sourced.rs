@@ -59,10 +59,8 @@ async fn units_come_from_first_warehouse_with_all(
     }
     // One line needs no key.
     let sold = call!(app, 1 POST "/stock/deduct", {"lines": line(5)} => 200);
-    assert_eq!(
-        sold.rows("lines", &FIELDS),
-        [json!([0, 0, "a", "berlin", 5])]
-    );
+    let expected = [json!([0, 0, "a", "berlin", 5])];
+    assert_eq!(sold.rows("lines", &FIELDS), expected);
     assert_eq!(on_hand(&app, "a").await, [0, 1]);
     // The other lines first: they have no choice.
     let added = json!({"warehouse": "berlin", "delta": 2, "reason": "delivery"});
@@ -105,10 +103,8 @@ async fn split_line_takes_the_rest_from_the_next(
     // If one has them all, nothing is split.
     let whole = json!([{"sku": "a", "warehouses": ["north", "main"], "split": true}]);
     let whole = call!(app, 1 POST "/stock/deduct", key "k2", {"lines": whole} => 200);
-    assert_eq!(
-        whole.rows("lines", &FIELDS),
-        [json!([0, 0, "a", "main", 1])]
-    );
+    let expected = [json!([0, 0, "a", "main", 1])];
+    assert_eq!(whole.rows("lines", &FIELDS), expected);
 
     let (sale, some) = (sold.id, json!([{"line": 2, "quantity": 2}, {"line": 0}]));
     let some = json!({"lines": some, "reason": "x", "restock": true});

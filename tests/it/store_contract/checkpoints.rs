@@ -9,8 +9,8 @@ use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, adjustment, deduction, guarded, level_change, name,
-    open_waiting, place,
+    Fixture, Operations as _, Raw, SOON, adjustment, deduction, level_change, name, open_waiting,
+    place,
 };
 use crate::support::app::TestApp;
 use crate::support::seeded_ledger::Seeded;
@@ -120,7 +120,7 @@ async fn audits_stay_exact_while_checkpoints_move(
             for sale in 0..400 {
                 let sale = deduction("a", 1 + (sale + seller) % 3);
                 let sold = loop {
-                    match guarded(&fixture.store, &sale).await {
+                    match fixture.store.deduct(&sale).await {
                         // A busy machine: it waited too long, and sold nothing.
                         Ok(AttemptOutcome::Conflict)
                         | Err(StoreError::Exhausted | StoreError::LockWait(_)) => {}

@@ -341,14 +341,9 @@ pub(crate) trait Operations: OperationStore {
 
 impl<S: OperationStore + ?Sized> Operations for S {}
 
-/// Deducts by a guarded statement.
-pub(crate) async fn guarded(store: &Arc<dyn Store>, deduction: &Deduction) -> Attempt {
-    store.deduct(deduction).await
-}
-
 pub(crate) fn start_deduction(store: &Arc<dyn Store>, deduction: Deduction) -> JoinHandle<Attempt> {
     let store = Arc::clone(store);
-    tokio::spawn(async move { guarded(&store, &deduction).await })
+    tokio::spawn(async move { store.deduct(&deduction).await })
 }
 
 #[track_caller]
