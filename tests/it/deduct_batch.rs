@@ -1,6 +1,7 @@
 //! `POST /stock/deduct/batch`: each line is answered like a request of its own.
 
 use std::collections::BTreeSet;
+use std::slice::from_ref;
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -33,7 +34,7 @@ async fn each_line_is_answered_as_if_it_were_alone(
     let [deducted, replayed] = ["deducted", "replayed"].map(|code| json!([200, code]));
     let unknown = json!([404, "unknown-sku"]);
     let refused = [json!([409, "insufficient-stock"]), unknown.clone(), unknown];
-    let all = |code: &Value| [&[code.clone()], &refused[..], &[code.clone()]].concat();
+    let all = |code: &Value| [from_ref(code), &refused[..], from_ref(code)].concat();
     assert_eq!(outcomes(&first), all(&deducted));
     let id = first[0]["id"].as_str().expect("an id");
     let expected = json!({

@@ -93,9 +93,10 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn tell(&mut self) -> Result<Told> {
-        let (title, variant) = match self.is_naive {
-            true => ("Naive", &self.story.naive),
-            false => ("Right", &self.story.right),
+        let (title, variant) = if self.is_naive {
+            ("Naive", &self.story.naive)
+        } else {
+            ("Right", &self.story.right)
         };
         // One for all servers, because a replica has the keys of its primary.
         let prefix = format!("stocklock-failures:{}:", unique_name());

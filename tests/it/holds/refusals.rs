@@ -1,6 +1,6 @@
 //! Requests for holds that are refused.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{end, hold, shop};
 use crate::support::services::Backend::Sqlite;
@@ -44,9 +44,9 @@ async fn bad_requests_for_holds_are_refused() {
             "exceeds-hold",
         ),
     ] {
-        let body = match lines.is_null() {
-            true => json!({}),
-            false => json!({"lines": lines}),
+        let body = match lines {
+            Value::Null => json!({}),
+            lines => json!({"lines": lines}),
         };
         let refused = end(&app, 0, operation, "confirm", &body).await;
         refused.assert_is(status, code);
