@@ -23,7 +23,7 @@ use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
 use crate::faults::session::Session;
-use crate::store_contract::fixture::{Fixture, SOON, all_of, deduction, guarded, name, open};
+use crate::store_contract::fixture::{Fixture, SOON, all_of, deduction, name, open};
 use crate::support::distant;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -107,10 +107,8 @@ async fn plain_pool_of_sqlx_loses_acknowledged_updates(
             Mysql => update_after_an_abandoned_begin!(MySqlPoolOptions::new(), &url),
             Postgres => update_after_an_abandoned_begin!(PgPoolOptions::new(), &url),
         };
-        assert!(
-            abandoned || backend == Sqlite,
-            "the server answered too soon"
-        );
+        let is_abandoned = abandoned || backend == Sqlite;
+        assert!(is_abandoned, "the server answered too soon");
         assert_eq!(updated, 1);
         lost += 1 - (before - fixture.level("a").await.on_hand);
     }
@@ -141,7 +139,7 @@ async fn stores_keep_acknowledged_sales_after_abandoned_requests(
             acknowledged.insert(dropped.operation);
         }
         let deduction = deduction("a", 1);
-        let attempt = once_free(async || guarded(&store, &deduction).await).await;
+        let attempt = once_free(async || store.deduct(&deduction).await).await;
         assert_matches!(attempt, AttemptOutcome::Deducted { .. });
         acknowledged.insert(deduction.operation);
     }
@@ -171,7 +169,7 @@ async fn abandoned_begin_leaves_no_transaction_open(#[values(Mysql, Postgres)] b
     let store = open(&url, 1);
     let mut observer = Session::open(backend, &fixture.url).await;
     // After this, no statement needs to be prepared.
-    guarded(&store, &deduction("a", 1)).await.unwrap();
+    store.deduct(&deduction("a", 1)).await.unwrap();
     store.levels(("", ""), 1).await.unwrap();
     // Dropped at each step: whether the connection is back decides which of them is the `BEGIN`.
     for polls in (1..=4).cycle().take(12) {

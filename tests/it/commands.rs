@@ -260,10 +260,8 @@ async fn race_exits_with_0_if_only_unsafe_strategies_oversell() {
     let html = html.expect("the file");
     assert!(!ended.stderr.contains("orders in"), "{}", ended.stderr);
     for strategy in WITHOUT_SERVICES {
-        assert!(
-            html.contains(&format!("\"strategy\":\"{strategy}\"")),
-            "{strategy}"
-        );
+        let is_named = html.contains(&format!("\"strategy\":\"{strategy}\""));
+        assert!(is_named, "{strategy}");
         assert!(ended.stdout.contains(strategy), "{}", ended.stdout);
         assert!(report.to_string().contains(strategy), "{report}");
     }
@@ -279,11 +277,8 @@ async fn race_shows_its_progress_unless_it_is_quiet() {
         "--orders=4",
     ];
     let loud = Process::run(&race, &[]).await;
-    assert!(
-        loud.stderr.contains("single-sql: 12 orders"),
-        "{}",
-        loud.stderr
-    );
+    let is_told = loud.stderr.contains("single-sql: 12 orders");
+    assert!(is_told, "{}", loud.stderr);
     for (flag, width) in [("--quiet", 100), ("--wide", 170)] {
         let ended = Process::run(&[&race[..], &[flag]].concat(), &[]).await;
         let is_wide = flag == "--wide";

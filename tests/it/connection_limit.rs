@@ -49,7 +49,6 @@ impl Limited {
         }
     }
 
-    /// How many connections the user has.
     async fn connections(&self, admin: &Mutex<Raw>) -> u32 {
         let count = match self.backend {
             Mysql => {
@@ -126,10 +125,8 @@ async fn sales_leave_connections_for_readiness_and_reads(
 async fn limit_below_the_pools_is_reported(#[values(Mysql, Postgres)] backend: Backend) {
     let limited = Limited::start(backend).await;
     // With seven for reads.
-    assert_eq!(
-        open(&limited.url, 1).unsafe_settings().await.unwrap(),
-        [""; 0]
-    );
+    let unsafe_settings = open(&limited.url, 1).unsafe_settings().await.unwrap();
+    assert_eq!(unsafe_settings, [""; 0]);
     let found = open(&limited.url, 2).unsafe_settings().await.unwrap();
     let [found] = &found[..] else {
         panic!("{found:?}");

@@ -18,12 +18,10 @@ const MS: Duration = Duration::from_millis(1);
 const FAR: &str = "60000";
 
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-/// The body of a deduction.
 const BODY: &[u8] = br#"{"sku": "real"}"#;
 /// A deduction waits for a locked row for much longer than any test.
 const LONG_WAITS: [&str; 2] = ["--wait-limit-ms=50000", "--request-deadline-ms=60000"];
 
-/// The header of a deduction, up to its end.
 fn deduct_header(content_length: usize) -> Vec<u8> {
     format!(
         "POST /stock/deduct HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -32,7 +30,6 @@ fn deduct_header(content_length: usize) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A client that sends bytes.
 struct Client(TcpStream);
 
 impl Client {

@@ -28,12 +28,10 @@ fn full_size() -> Option<usize> {
     Some(rounds.parse().expect("TEST_COUNTER_ROUNDS is a number"))
 }
 
-/// The store of a database.
 fn open(database: &str) -> Arc<dyn Store> {
     open_waiting(database, 1, SOON)
 }
 
-/// The key of the counter of [`SKU`] in the main warehouse.
 async fn key_in(database: &str) -> String {
     let ledger = open(database).ledger_id().await;
     let ledger = ledger.expect("the database answers");

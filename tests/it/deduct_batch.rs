@@ -1,22 +1,17 @@
 //! `POST /stock/deduct/batch`: each line is answered like a request of its own.
 
 use std::collections::BTreeSet;
+use std::slice::from_ref;
 
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::app::{TestApp, send};
+use crate::support::app::{TestApp, rows};
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-/// Status and code of each line.
-fn outcomes(results: &[Value]) -> Vec<(u64, &str)> {
-    let outcome = |line: &Value| line["status"].as_u64().expect("a status");
-    let codes = results.iter().map(|line| line["code"].as_str());
-    let statuses = results.iter().map(outcome);
-    statuses
-        .zip(codes.map(|code| code.expect("a code")))
-        .collect()
+fn outcomes(results: &[Value]) -> Vec<Value> {
+    rows(results, &["status", "code"])
 }
 
 #[rstest]
@@ -36,40 +31,26 @@ async fn each_line_is_answered_as_if_it_were_alone(
         {"sku": "b", "key": "k-4"},
     ]);
     let first = app.deduct_all(strategy, &lines).await;
-    let expected = [
-        (200, "deducted"),
-        (409, "insufficient-stock"),
-        (404, "unknown-sku"),
-        (404, "unknown-sku"),
-        (200, "deducted"),
-    ];
-    assert_eq!(outcomes(&first), expected);
+    let [deducted, replayed] = ["deducted", "replayed"].map(|code| json!([200, code]));
+    let unknown = json!([404, "unknown-sku"]);
+    let refused = [json!([409, "insufficient-stock"]), unknown.clone(), unknown];
+    let all = |code: &Value| [from_ref(code), &refused[..], from_ref(code)].concat();
+    assert_eq!(outcomes(&first), all(&deducted));
     let id = first[0]["id"].as_str().expect("an id");
-    assert_eq!(
-        first[0],
-        json!({
-            "status": 200, "code": "deducted", "id": id, "sku": "a", "warehouse": "main",
-            "quantity": 2, "remaining": 8, "strategy": strategy,
-        })
-    );
-    let short = (
-        first[1]["requested"].as_i64(),
-        first[1]["available"].as_i64(),
-    );
-    assert_eq!(short, (Some(2), Some(1)));
+    let expected = json!({
+        "status": 200, "code": "deducted", "id": id, "sku": "a", "warehouse": "main",
+        "quantity": 2, "remaining": 8, "strategy": strategy,
+    });
+    assert_eq!(first[0], expected);
+    assert_eq!([&first[1]["requested"], &first[1]["available"]], [2, 1]);
     assert!(first[1]["detail"].is_string(), "{first:?}");
 
     // A retry of the batch, and lines whose key another line has.
     let again = app.deduct_all(strategy, &lines).await;
-    let replayed = (200, "replayed");
-    assert_eq!(
-        outcomes(&again),
-        [replayed, expected[1], expected[2], expected[3], replayed]
-    );
-    assert_eq!(
-        (&again[0]["id"], &again[4]["id"]),
-        (&first[0]["id"], &first[4]["id"])
-    );
+    assert_eq!(outcomes(&again), all(&replayed));
+    for line in [0, 4] {
+        assert_eq!(again[line]["id"], first[line]["id"]);
+    }
     let repeated = json!([
         {"sku": "a", "key": "k-5"},
         {"sku": "a", "key": "k-5"},
@@ -78,22 +59,15 @@ async fn each_line_is_answered_as_if_it_were_alone(
     ]);
     let repeated = app.deduct_all(strategy, &repeated).await;
     assert_eq!(repeated[0]["id"], repeated[1]["id"]);
-    let of_key: BTreeSet<_> = outcomes(&repeated[..2]).into_iter().collect();
-    assert_eq!(of_key, BTreeSet::from([(200, "deducted"), replayed]));
-    let others = [(422, "idempotency-key-reused"), (200, "deducted")];
+    let mut of_key = outcomes(&repeated[..2]);
+    of_key.sort_by_key(Value::to_string);
+    assert_eq!(of_key, [deducted.clone(), replayed]);
+    let others = [json!([422, "idempotency-key-reused"]), deducted];
     assert_eq!(outcomes(&repeated[2..]), others);
 
     // A request of its own finds what a line has done.
-    let alone = app.deduct(
-        0,
-        strategy,
-        &json!({"sku": "a", "quantity": 2, "reference": "order-1"}),
-    );
-    let alone = send(alone.header("Idempotency-Key", "k-1")).await;
-    assert_eq!(
-        (alone.ok()["id"].as_str(), alone.replayed),
-        (Some(id), true)
-    );
+    call!(app, POST "/stock/deduct?strategy={strategy}", key "k-1",
+        {"sku": "a", "quantity": 2, "reference": "order-1"} => 200 replayed, {"id": id});
     assert_eq!(app.audit("a").await["sold"], 4);
 }
 
@@ -108,23 +82,17 @@ async fn thousand_lines_sell_exactly_the_stock(
         |number| json!({"sku": "a", "key": format!("{number:0>4}-{key}"), "reference": key[..200]});
     let lines: Vec<_> = (0..1_000).map(line).collect();
     let results = app.deduct_all("group-commit", &lines.into()).await;
-    let outcomes = outcomes(&results);
-    let sold = outcomes.iter().filter(|it| **it == (200, "deducted"));
-    assert_eq!(sold.count(), 900);
-    let refused = outcomes
-        .iter()
-        .filter(|it| **it == (409, "insufficient-stock"));
-    assert_eq!(refused.count(), 100);
-    let remaining: BTreeSet<_> = results
-        .iter()
-        .filter_map(|it| it["remaining"].as_i64())
-        .collect();
-    assert_eq!(remaining, (0..900).collect());
-    let audit = app.audit("a").await;
-    assert_eq!(
-        (&audit["sold"], &audit["consistent"]),
-        (&json!(900), &json!(true))
-    );
+    let count = |outcome| {
+        outcomes(&results)
+            .iter()
+            .filter(|it| **it == outcome)
+            .count()
+    };
+    assert_eq!(count(json!([200, "deducted"])), 900);
+    assert_eq!(count(json!([409, "insufficient-stock"])), 100);
+    let remaining = results.iter().filter_map(|it| it["remaining"].as_i64());
+    assert_eq!(remaining.collect::<BTreeSet<_>>(), (0..900).collect());
+    assert_eq!(app.assert_consistent("a").await["sold"], 900);
 }
 
 /// The first lines wait for a row until half of the request's time has passed.
@@ -140,15 +108,10 @@ async fn lines_behind_slow_ones_are_overloaded(#[values(Postgres)] backend: Back
     for line in &results[256..] {
         let detail = line["detail"].as_str().unwrap_or_default();
         assert!(detail.contains("it was not started"), "{line}");
-        assert_eq!(
-            (&line["status"], &line["code"]),
-            (&json!(503), &json!("overloaded"))
-        );
+        assert_eq!(line["code"], "overloaded");
     }
-    assert!(
-        results.iter().all(|line| line["status"] == 503),
-        "{results:?}"
-    );
+    let all_failed = results.iter().all(|line| line["status"] == 503);
+    assert!(all_failed, "{results:?}");
     rival.let_go().await;
     assert_eq!(app.audit("a").await["sold"], 0);
 }
@@ -164,7 +127,8 @@ async fn keyed_refusals_need_no_look_up_each(#[values(Mysql, Postgres)] backend:
     let line = |number| json!({"sku": "a", "key": format!("k-{number}")});
     let lines: Vec<_> = (0..100).map(line).collect();
     let refused = app.deduct_all("group-commit", &lines.into()).await;
-    assert_eq!(outcomes(&refused), [(409, "insufficient-stock"); 100]);
+    let expected = vec![json!([409, "insufficient-stock"]); 100];
+    assert_eq!(outcomes(&refused), expected);
     assert_eq!(look_up.fired(), 0);
 }
 

@@ -18,12 +18,10 @@ use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{TestDatabase, fresh_database};
 
-/// Concurrent buyers per strategy.
 const BUYERS: usize = 8;
 const STRATEGIES: [&str; 4] = ["single-sql", "for-update", "optimistic", "group-commit"];
 /// Minimum sales before the test stops the replicas.
 const SALES: usize = 100;
-/// A long drain limit.
 const DRAIN_LIMIT_MS: (&str, &str) = ("DRAIN_LIMIT_MS", "60000");
 /// Much shorter than that, and much longer than an idle process needs to stop.
 const AT_ONCE: Duration = Duration::from_secs(20);

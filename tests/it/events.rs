@@ -10,7 +10,8 @@ use stocklock_testkit::run::number;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::support::app::{Answer, TestApp, send};
+use crate::bulk::import;
+use crate::support::app::{Answer, TestApp, rows, send};
 use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{TestDatabase, fresh_database};
@@ -84,34 +85,27 @@ async fn events_tell_what_each_change_did(#[values(Sqlite, Mysql, Postgres)] bac
     app.set_level("tea", 10).await;
     sell(&app, 1, "tea", 7).await;
     let hold = json!({"lines": [{"sku": "tea", "quantity": 3}]});
-    let hold = app.request(0, Method::POST, "/holds").json(&hold);
-    let hold = send(hold.header("Idempotency-Key", "h")).await;
-    let release = format!("/operations/{}/release", hold.id);
-    send(app.request(1, Method::POST, &release)).await.ok();
+    let hold = call!(app, POST "/holds", key "h", (hold) => 201).id;
+    call!(app, 1 POST "/operations/{hold}/release" => 200);
     let (all, end) = events(&app, "sku=tea&low_at=3", "", 4).await;
-    let seen = |event: &Value| {
-        json!([
-            event["type"],
-            event["version"],
-            event["delta"],
-            event["held_delta"],
-            event["before"],
-            event["available"],
-            event["crossed"],
-        ])
-    };
+    let fields = [
+        "type",
+        "version",
+        "delta",
+        "held_delta",
+        "before",
+        "available",
+        "crossed",
+    ];
     let expected = [
         json!(["stock.received", 1, 10, 0, 0, 10, ["replenished"]]),
         json!(["stock.deducted", 2, -7, 0, 10, 3, ["low"]]),
         json!(["stock.held", 3, 0, 3, 3, 0, ["depleted"]]),
         json!(["stock.released", 4, 0, -3, 0, 3, ["replenished"]]),
     ];
-    assert_eq!(all.iter().map(seen).collect::<Vec<_>>(), expected);
+    assert_eq!(rows(&all, &fields), expected);
     assert_eq!(all[1]["reference"], "order-7");
-    assert_eq!(
-        (&all[2]["hold"], &all[3]["hold"]),
-        (&hold.id.clone().into(), &hold.id.into())
-    );
+    assert_eq!([&all[2]["hold"], &all[3]["hold"]], [&*hold; 2]);
     let operation = all[1]["operation"].as_str().expect("an id");
     assert_eq!(all[1]["id"], format!("{operation}/0"));
 
@@ -131,11 +125,9 @@ async fn events_tell_what_each_change_did(#[values(Sqlite, Mysql, Postgres)] bac
         "low_at=-1",
         "limit=0",
     ] {
-        let answer = app.get(&format!("/events?{wrong}")).await;
-        assert_eq!(answer.status_and_code().0, 422, "{wrong}");
+        call!(app, GET "/events?{wrong}" => 422 "invalid-request");
     }
-    let beyond = app.get("/events?after=v1;1000").await;
-    assert_eq!(beyond.status_and_code(), (410, "cursor-expired"));
+    call!(app, GET "/events?after=v1;1000" => 410 "cursor-expired");
 }
 
 /// The request waits at one replica, and the sale is made by the other one.
@@ -151,10 +143,8 @@ async fn waiting_request_gets_the_event_of_another_replica() {
         sell(&app, 1, "tea", 1).await;
     };
     let (page, ()) = tokio::join!(waiting, selling);
-    assert_eq!(
-        names(page.ok()["events"].as_array().expect("a list")),
-        ["tea 2"]
-    );
+    let found = names(page.ok()["events"].as_array().expect("a list"));
+    assert_eq!(found, ["tea 2"]);
     assert!(page.after < Duration::from_secs(5), "{page:?}");
 }
 
@@ -213,10 +203,7 @@ async fn switching_off_and_on_again_skips_nothing(
         off.set_level(sku, 100).await;
     }
     sell(&off, 0, "a", 1).await;
-    assert_eq!(
-        off.get("/events").await.status_and_code(),
-        (404, "events-off")
-    );
+    call!(off, GET "/events" => 404 "events-off");
     off.stop().await;
 
     let on = replica(&database, true).await;
@@ -334,10 +321,7 @@ async fn changes_of_many_levels_are_all_published(
     let app = publishing(backend, 1).await;
     let row = |number| format!("{{\"sku\": \"s{number}\", \"on_hand\": 1, \"create\": true}}\n");
     let rows: String = (0..LEVELS).map(row).collect();
-    let import = app.request(0, Method::POST, "/import");
-    let import = import.header("Idempotency-Key", "many");
-    let import = import.header("Content-Type", "application/x-ndjson");
-    send(import.body(rows)).await.ok();
+    import(&app, "many", "", &rows).await;
     let (found, _) = events(&app, "limit=1000", "", LEVELS).await;
     let mut found = names(&found);
     found.sort_unstable();

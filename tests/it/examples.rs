@@ -65,7 +65,6 @@ fn rust(_: &Path) -> Command {
 struct Gateway {
     replica: String,
     client: Client,
-    /// The idempotency keys of the requests so far.
     keys: Mutex<Vec<String>>,
 }
 

@@ -94,7 +94,6 @@ pub(crate) async fn send_until_final(request: RequestBuilder) -> Answer {
     }
 }
 
-/// A copy of a request, to send it more than once.
 pub(crate) fn copy(request: &RequestBuilder) -> RequestBuilder {
     request.try_clone().expect("the body is in memory")
 }
@@ -108,7 +107,6 @@ pub(crate) fn new_key() -> String {
     format!("key-{}", LAST.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Adds a new key if `with_key`.
 pub(crate) fn add_key_if(with_key: bool, request: RequestBuilder) -> RequestBuilder {
     if with_key {
         request.header(KEY, new_key())
@@ -162,6 +160,11 @@ enum Cut {
 }
 
 impl Cut {
+    /// Every other round is cut after the commit.
+    fn of(round: usize) -> Self {
+        [Self::Before, Self::After][round % 2]
+    }
+
     /// Cuts the next commit of a deduction.
     fn arm_for(self, subject: &Proxied, strategy: Strategy) -> Arc<Trigger> {
         let proxy = &subject.proxy;
@@ -223,7 +226,6 @@ impl Ledger {
         sales
     }
 
-    /// The operations of all sales, newest first.
     pub(crate) async fn sold(&self, sku: &str) -> Vec<String> {
         let sales = self.sales(sku).await.into_iter();
         sales.map(|(operation, _)| operation).collect()

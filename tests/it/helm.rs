@@ -25,7 +25,6 @@ async fn render(values: Value) -> Result<Vec<Value>, String> {
     }
 }
 
-/// The only resource of a kind.
 fn one<'a>(resources: &'a [Value], kind: &str) -> &'a Value {
     let mut found = resources.iter().filter(|resource| resource["kind"] == kind);
     let (Some(one), None) = (found.next(), found.next()) else {
@@ -87,10 +86,8 @@ async fn chart_agrees_with_the_settings_and_the_drain() {
         port("http")["containerPort"],
         config.listen(Mode::Serve).port()
     );
-    assert_eq!(
-        one(&resources, "Service")["spec"]["ports"][0]["targetPort"],
-        "http"
-    );
+    let target = &one(&resources, "Service")["spec"]["ports"][0]["targetPort"];
+    assert_eq!(target, "http");
 
     // The password is in the Secret only.
     let secret = one(&resources, "Secret");
@@ -100,10 +97,8 @@ async fn chart_agrees_with_the_settings_and_the_drain() {
     let reference = json!([{"secretRef": {"name": secret["metadata"]["name"]}}]);
     let migration = &one(&resources, "Job")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(migration["args"], json!(["migrate"]));
-    assert_eq!(
-        [&migration["envFrom"], &container["envFrom"]],
-        [&reference; 2]
-    );
+    let sources = [&migration["envFrom"], &container["envFrom"]];
+    assert_eq!(sources, [&reference; 2]);
 }
 
 #[tokio::test]

@@ -1,17 +1,13 @@
 //! Holds: units that are set aside, and what becomes of them.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use futures_util::future::join_all;
-use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use stocklock_testkit::eventually;
 use stocklock_testkit::run::number;
-use tokio::time::{sleep, timeout};
 
-use crate::faults::{SOON, send_until_final};
-use crate::support::app::{Answer, TestApp, send};
+use crate::faults::SOON;
+use crate::support::app::{Answer, TestApp};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 mod ends;
@@ -22,85 +18,47 @@ mod replaced;
 /// How many holds expire together, an even number; `TEST_EXPIRED_HOLDS` in `make verify`.
 const DEFAULT_EXPIRED: usize = 20;
 
-/// A POST of `body` to a replica, with a key, until the answer is definite.
-async fn post(app: &TestApp, replica: usize, path: &str, body: &Value, key: &str) -> Answer {
-    let request = app.request(replica, Method::POST, path).json(body);
-    send_until_final(request.header("Idempotency-Key", key)).await
-}
-
-/// The same without a key: to end a hold twice is harmless.
-async fn post_plain(app: &TestApp, replica: usize, path: &str, body: &Value) -> Answer {
-    let definite = async {
-        loop {
-            let answer = send(app.request(replica, Method::POST, path).json(body)).await;
-            if !answer.asks_for_retry() {
-                return answer;
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, definite).await.expect("a definite answer")
-}
-
-/// Holds lines for some seconds; `null`: they do not expire.
-async fn hold(app: &TestApp, key: &str, lines: Value, seconds: Value) -> Answer {
+/// Holds lines for some seconds. Returns the id of the hold.
+async fn hold(app: &TestApp, key: &str, lines: Value, seconds: u32) -> String {
     let body = json!({"lines": lines, "expires_in_s": seconds, "reference": "cart-9"});
-    post(app, 0, "/holds", &body, key).await
+    call!(app, POST "/holds", key key, (body) => 201).id
 }
 
-fn id(answer: &Answer) -> String {
-    answer.body["id"]
-        .as_str()
-        .unwrap_or_else(|| panic!("{answer:?}"))
-        .to_owned()
+/// Ends a hold: `confirm` or `release`. To do that twice is harmless, so it needs no key.
+async fn end(app: &TestApp, replica: usize, hold: &str, how: &str, body: &Value) -> Answer {
+    let path = format!("/operations/{hold}/{how}");
+    let request = app.request(replica, reqwest::Method::POST, &path);
+    app.send(request.json(body)).await
 }
 
-/// Units on hand and units that are held of a SKU in its default warehouse.
-async fn level(app: &TestApp, sku: &str) -> (i64, i64) {
-    let level = app.get_json(&format!("/stock/{sku}")).await["warehouses"][0].clone();
-    let units = |name: &str| level[name].as_i64().expect("units");
-    (units("on_hand"), units("held"))
-}
-
-/// The states of the open lines of a SKU.
-async fn open(app: &TestApp, sku: &str) -> Vec<String> {
-    let page = app.get_json(&format!("/holds?sku={sku}&limit=1000")).await;
-    let holds = page["holds"].as_array().expect("holds").iter();
-    holds
-        .map(|one| one["state"].as_str().expect("a state").to_owned())
-        .collect()
+/// Units on hand and held units of a SKU in its default warehouse.
+async fn level(app: &TestApp, sku: &str) -> Value {
+    app.levels(sku).await[0].clone()
 }
 
 /// Waits until a hold of the SKU has no time left; `all`: until none has.
 async fn until_expired(app: &TestApp, sku: &str, all: bool) {
-    let expired = async {
-        loop {
-            let states = open(app, sku).await;
-            let mut states = states.iter().map(|state| state == "expired");
-            if (all && states.all(|is| is)) || (!all && states.any(|is| is)) {
-                return;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+    let is_expired = async || {
+        let page = app.get(&format!("/holds?sku={sku}&limit=1000")).await;
+        let states = page.rows("holds", &["state"]);
+        let expired = states.iter().filter(|state| state[0] == "expired").count();
+        expired == states.len() || (!all && expired > 0)
     };
-    timeout(SOON, expired).await.expect("holds expire");
+    eventually("holds expire", SOON, is_expired).await;
 }
 
 /// Counter, ledger and open holds agree.
 async fn is_consistent(app: &TestApp, sku: &str) {
-    let audit = app.audit(sku).await;
-    assert_eq!(audit["consistent"], true, "{audit}");
-    let page = app.get_json(&format!("/holds?sku={sku}&limit=1000")).await;
-    let holds = page["holds"].as_array().expect("holds").iter();
-    let open: i64 = holds
-        .map(|one| one["quantity"].as_i64().expect("units"))
-        .sum();
-    assert_eq!(audit["held"], open, "{page}");
+    let audit = app.assert_consistent(sku).await;
+    let page = app.get(&format!("/holds?sku={sku}&limit=1000")).await;
+    let holds = page.rows("holds", &["quantity"]);
+    let open: i64 = holds.iter().filter_map(|one| one[0].as_i64()).sum();
+    assert_eq!(audit["held"], open, "{page:?}");
 }
 
 /// Two replicas with ten units of `a`, and three of `b`.
 async fn shop(backend: Backend) -> TestApp {
-    let app = TestApp::with_stock(backend, 2, "a", 10).await;
+    let app = TestApp::with_stock(backend, 2, "a", 10).await.patient();
     app.set_level("b", 3).await;
     app
 }
@@ -112,53 +70,37 @@ async fn hold_keeps_units_and_is_confirmed_by_line(
 ) {
     let app = shop(backend).await;
     let lines = json!([{"sku": "a", "quantity": 8}, {"sku": "b"}, {"sku": "b", "quantity": 2}]);
-    let held = hold(&app, "h1", lines.clone(), json!(600)).await;
-    let hold_id = id(&held);
-    assert_eq!(held.status, 201, "{held:?}");
-    assert_eq!(held.header("location"), format!("/operations/{hold_id}"));
-    let expected = json!([
+    let body = json!({"lines": lines, "expires_in_s": 600});
+    let held = json!([
         {"line": 0, "sku": "a", "warehouse": "main", "quantity": 8, "remaining": 2},
         {"line": 1, "sku": "b", "warehouse": "main", "quantity": 1, "remaining": 2},
         {"line": 2, "sku": "b", "warehouse": "main", "quantity": 2, "remaining": 0},
     ]);
-    assert_eq!(
-        (&held.body["lines"], &held.body["state"]),
-        (&expected, &json!("held"))
-    );
-    assert!(held.body["expires_at"].is_string(), "{held:?}");
-    let again = hold(&app, "h1", lines, json!(600)).await;
-    assert_eq!(
-        (again.status, again.replayed, id(&again)),
-        (201, true, hold_id.clone())
-    );
-    assert_eq!(again.body["lines"], expected);
-    assert_eq!(
-        (level(&app, "a").await, level(&app, "b").await),
-        ((10, 8), (3, 3))
-    );
+    let first =
+        call!(app, POST "/holds", key "h1", (body) => 201, {"lines": held, "state": "held"});
+    let hold = &first.id;
+    assert_eq!(first.header("location"), format!("/operations/{hold}"));
+    assert!(first.body["expires_at"].is_string(), "{first:?}");
+    call!(app, POST "/holds", key "h1", (body) => 201 replayed, {"id": hold, "lines": held});
+    let levels = async || json!([level(&app, "a").await, level(&app, "b").await]);
+    assert_eq!(levels().await, json!([[10, 8], [3, 3]]));
 
     // Others cannot have the units.
-    let short = send(app.deduct(1, "single-sql", &json!({"sku": "a", "quantity": 3}))).await;
-    assert_eq!(short.status_and_code(), (409, "insufficient-stock"));
-    assert_eq!(short.body["available"], 2);
-    let short = hold(&app, "h2", json!([{"sku": "a"}, {"sku": "b"}]), json!(null)).await;
-    assert_eq!(short.status_and_code(), (409, "insufficient-stock"));
-    assert_eq!(short.body["lines"][0]["sku"], "b");
+    call!(app, 1 POST "/stock/deduct?strategy=single-sql", {"sku": "a", "quantity": 3}
+        => 409 "insufficient-stock", {"available": 2});
+    call!(app, POST "/holds", key "h2", {"lines": [{"sku": "a"}, {"sku": "b"}], "expires_in_s": null}
+        => 409 "insufficient-stock", {"/lines/0/sku": "b"});
 
-    let confirm = format!("/operations/{hold_id}/confirm");
     let some = json!({"lines": [{"line": 0, "quantity": 5}]});
-    let sold = post_plain(&app, 1, &confirm, &some).await;
-    let expected = json!([
+    let sold = json!([
         {"line": 0, "sku": "a", "warehouse": "main", "quantity": 5, "released": 3, "remaining": 5},
     ]);
-    assert_eq!(sold.ok()["lines"], expected);
-    assert_eq!(
-        (&sold.body["state"], &sold.body["late"]),
-        (&json!("confirmed"), &json!(false))
-    );
-    let again = post(&app, 0, &confirm, &some, "another").await;
-    assert_eq!((again.ok(), again.replayed), (sold.ok(), true));
-    for (path, body) in [
+    let sold = call!(app, 1 POST "/operations/{hold}/confirm", (some)
+        => 200, {"lines": sold, "state": "confirmed", "late": false});
+    let again =
+        call!(app, POST "/operations/{hold}/confirm", key "another", (some) => 200 replayed);
+    assert_eq!(again.body, sold.body);
+    for (how, body) in [
         ("confirm", json!({"lines": [{"line": 0}]})),
         ("release", json!({"lines": [{"line": 0}]})),
         (
@@ -166,47 +108,22 @@ async fn hold_keeps_units_and_is_confirmed_by_line(
             json!({"lines": [{"line": 0, "quantity": 5}, {"line": 1}]}),
         ),
     ] {
-        let ended = post_plain(&app, 0, &format!("/operations/{hold_id}/{path}"), &body).await;
-        assert_eq!(
-            ended.status_and_code(),
-            (409, "hold-ended"),
-            "{path} {body}"
-        );
-        assert_eq!(
-            (&ended.body["state"], &ended.body["by"]),
-            (&json!("confirmed"), &sold.body["id"])
-        );
+        call!(app, POST "/operations/{hold}/{how}", (body)
+            => 409 "hold-ended", {"state": "confirmed", "by": sold.id});
     }
-    let found = app.get_json(&format!("/operations/{hold_id}")).await;
-    assert_eq!(found["hold"]["state"], "held");
-    assert_eq!(
-        found["hold"]["lines"],
-        json!([{"line": 1, "open": 1}, {"line": 2, "open": 2}])
-    );
-    assert_eq!(found["movements"][2]["held_delta"], 2);
+    call!(app, GET "/operations/{hold}" => 200, {
+        "/hold/state": "held", "/hold/lines": [{"line": 1, "open": 1}, {"line": 2, "open": 2}],
+        "/movements/2/held_delta": 2,
+    });
 
-    let released = post_plain(
-        &app,
-        0,
-        &format!("/operations/{hold_id}/release"),
-        &json!({}),
-    )
-    .await;
-    assert_eq!(released.ok()["state"], "released");
-    assert_eq!(
-        (level(&app, "a").await, level(&app, "b").await),
-        ((5, 0), (3, 0))
-    );
-    let found = app.get_json(&format!("/operations/{hold_id}")).await;
-    assert_eq!(
-        found["hold"],
-        json!({"state": "ended", "expires_at": null, "lines": []})
-    );
+    call!(app, POST "/operations/{hold}/release", {} => 200, {"state": "released"});
+    assert_eq!(levels().await, json!([[5, 0], [3, 0]]));
+    let ended = json!({"state": "ended", "expires_at": null, "lines": []});
+    call!(app, GET "/operations/{hold}" => 200, {"hold": ended});
     // The sale can be reversed like any other.
-    let reverse = format!("/operations/{}/reverse", id(&sold));
-    let back = json!({"reason": "wrong size", "restock": true});
-    post_plain(&app, 0, &reverse, &back).await.ok();
-    assert_eq!(level(&app, "a").await, (10, 0));
+    let sale = sold.id;
+    call!(app, POST "/operations/{sale}/reverse", {"reason": "wrong size", "restock": true} => 200);
+    assert_eq!(level(&app, "a").await, json!([10, 0]));
     for sku in ["a", "b"] {
         is_consistent(&app, sku).await;
     }
@@ -215,36 +132,36 @@ async fn hold_keeps_units_and_is_confirmed_by_line(
 /// Goal: no sale depends on a background task, whatever protects it.
 #[rstest]
 #[tokio::test]
-async fn units_of_expired_holds_are_sold(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values("group-commit", "single-sql", "for-update", "optimistic")] strategy: &str,
-) {
+async fn units_of_expired_holds_are_sold(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let strategies = ["group-commit", "single-sql", "for-update", "optimistic"];
     // More buyers at the same time would only wait for each other.
     let units = number("TEST_EXPIRED_HOLDS", DEFAULT_EXPIRED).min(100);
     let stock = i64::try_from(units).expect("few units");
-    let app = TestApp::with_stock(backend, 2, "a", stock).await;
-    let held = (0..units).map(|number| {
-        let key = format!("h{number}");
-        let app = &app;
-        async move {
-            hold(app, &key, json!([{"sku": "a"}]), json!(1))
-                .await
-                .status
-        }
-    });
-    assert_eq!(join_all(held).await, vec![201; units]);
-    until_expired(&app, "a", true).await;
-    let sold = (0..units).map(|number| {
-        let request = app.deduct(number, strategy, &json!({"sku": "a"}));
-        async move {
-            send_until_final(request.header("Idempotency-Key", format!("d{number}")))
-                .await
-                .status
-        }
-    });
-    assert_eq!(join_all(sold).await, vec![200; units]);
-    assert_eq!(level(&app, "a").await, (0, 0));
-    is_consistent(&app, "a").await;
+    let app = TestApp::start(backend).await.patient();
+    for sku in strategies {
+        app.set_level(sku, stock).await;
+        let held = (0..units).map(async |number| {
+            hold(
+                &app,
+                &format!("held-{sku}-{number}"),
+                json!([{"sku": sku}]),
+                1,
+            )
+            .await;
+        });
+        join_all(held).await;
+    }
+    for strategy in strategies {
+        until_expired(&app, strategy, true).await;
+        let sold = (0..units).map(async |number| {
+            let request = app.deduct(number, strategy, &json!({"sku": strategy}));
+            let request = request.header("Idempotency-Key", format!("{strategy}-{number}"));
+            app.send(request).await.ok();
+        });
+        join_all(sold).await;
+        assert_eq!(level(&app, strategy).await, json!([0, 0]));
+        is_consistent(&app, strategy).await;
+    }
 }
 
 #[rstest]
@@ -252,48 +169,36 @@ async fn units_of_expired_holds_are_sold(
 async fn expired_hold_is_sold_late_if_units_are_left(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let holds = number("TEST_EXPIRED_HOLDS", DEFAULT_EXPIRED);
-    let half = i64::try_from(holds / 2).expect("few units");
-    let app = Arc::new(TestApp::with_stock(backend, 2, "a", 2 * half).await);
-    let held = (0..2 * half).map(|number| {
-        let app = Arc::clone(&app);
-        async move { id(&hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), json!(1)).await) }
-    });
+    let half = number("TEST_EXPIRED_HOLDS", DEFAULT_EXPIRED) / 2;
+    let half = i64::try_from(half).expect("few units");
+    let app = TestApp::with_stock(backend, 2, "a", 2 * half).await;
+    let app = app.patient();
+    let held = (0..2 * half)
+        .map(async |number| hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), 1).await);
     let ids = join_all(held).await;
     until_expired(&app, "a", true).await;
-    let path = format!("/operations/{}/confirm", ids[0]);
-    let refused = post_plain(&app, 0, &path, &json!({"late": false})).await;
-    assert_eq!(refused.status_and_code(), (409, "hold-expired"));
-    let sold = send(app.deduct(0, "single-sql", &json!({"sku": "a", "quantity": half}))).await;
-    assert_eq!(sold.ok()["remaining"], half);
+    let first = &ids[0];
+    call!(app, POST "/operations/{first}/confirm", {"late": false} => 409 "hold-expired");
+    call!(app, POST "/stock/deduct?strategy=single-sql", {"sku": "a", "quantity": half}
+        => 200, {"remaining": half});
     // Each hold is confirmed by two callers.
+    let nothing = json!({});
+    let confirm = |id, replica| end(&app, replica, id, "confirm", &nothing);
     let confirms = ids
         .iter()
-        .flat_map(|id| [(id, 0), (id, 1)])
-        .map(|(id, replica)| {
-            let app = Arc::clone(&app);
-            let path = format!("/operations/{id}/confirm");
-            async move { post_plain(&app, replica, &path, &json!({})).await }
-        });
-    let answers = join_all(confirms).await;
+        .map(async |id| tokio::join!(confirm(id, 0), confirm(id, 1)));
     let mut confirmed = 0;
-    for pair in answers.chunks(2) {
-        let [one, other] = pair else {
-            unreachable!("two callers")
-        };
-        assert_eq!(
-            (one.status, &one.body["id"]),
-            (other.status, &other.body["id"]),
-            "{pair:?}"
-        );
+    for (one, other) in join_all(confirms).await {
+        assert_eq!((one.status, &one.id), (other.status, &other.id));
         if one.status == 200 {
             confirmed += 1;
-            assert!(one.replayed || other.replayed, "{pair:?}");
+            assert!(one.replayed || other.replayed, "{one:?} {other:?}");
         } else {
-            assert_eq!(one.status_and_code(), (409, "hold-expired"), "{pair:?}");
+            one.assert_is(409, "hold-expired");
         }
     }
-    assert_eq!((confirmed, level(&app, "a").await), (half, (0, 0)));
+    assert_eq!(confirmed, half);
+    assert_eq!(level(&app, "a").await, json!([0, 0]));
     is_consistent(&app, "a").await;
 }
 
@@ -303,16 +208,12 @@ async fn released_hold_cannot_be_confirmed_late(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let app = shop(backend).await;
-    let held = id(&hold(&app, "h1", json!([{"sku": "a"}]), json!(1)).await);
+    let held = hold(&app, "h1", json!([{"sku": "a"}]), 1).await;
     until_expired(&app, "a", true).await;
-    let path = |end: &str| format!("/operations/{held}/{end}");
-    let released = post_plain(&app, 0, &path("release"), &json!({})).await;
-    assert_eq!(released.ok()["state"], "released");
-    let again = post_plain(&app, 1, &path("release"), &json!({})).await;
-    assert_eq!((again.ok(), again.replayed), (released.ok(), true));
-    let late = post_plain(&app, 1, &path("confirm"), &json!({})).await;
-    assert_eq!(late.status_and_code(), (409, "hold-ended"));
-    assert_eq!(late.body["state"], "released");
+    let released = call!(app, POST "/operations/{held}/release", {} => 200, {"state": "released"});
+    let again = call!(app, 1 POST "/operations/{held}/release", {} => 200 replayed);
+    assert_eq!(again.body, released.body);
+    call!(app, 1 POST "/operations/{held}/confirm", {} => 409 "hold-ended", {"state": "released"});
     is_consistent(&app, "a").await;
 }
 
@@ -320,38 +221,27 @@ async fn released_hold_cannot_be_confirmed_late(
 #[tokio::test]
 async fn hold_is_extended_and_never_shortened(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = shop(backend).await;
-    let held = hold(&app, "h1", json!([{"sku": "a"}, {"sku": "b"}]), json!(2)).await;
-    let extend = format!("/operations/{}/extend", id(&held));
-    let end = |answer: &Answer| answer.ok()["expires_at"].clone();
-    let longer = end(&post_plain(&app, 0, &extend, &json!({"expires_in_s": 900})).await);
-    assert!(
-        longer.as_str() > held.body["expires_at"].as_str(),
-        "{longer} {held:?}"
-    );
-    let shorter = post_plain(&app, 1, &extend, &json!({"expires_in_s": 60})).await;
-    assert_eq!(end(&shorter), longer);
-    let forever = post_plain(&app, 1, &extend, &json!({"expires_in_s": null})).await;
-    assert_eq!(end(&forever), Value::Null);
-    let late = post_plain(&app, 1, &extend, &json!({"expires_in_s": 60})).await;
-    assert_eq!(end(&late), Value::Null);
-    let page = app.get_json("/holds?limit=1").await;
-    assert_eq!(page["holds"][0]["expires_at"], Value::Null);
-    let cursor = page["next_cursor"]
-        .as_str()
-        .expect("another page")
-        .to_owned();
-    let page = app
-        .get_json(&format!("/holds?limit=1&cursor={cursor}"))
-        .await;
-    assert_eq!(
-        (&page["holds"][0]["line"], &page["next_cursor"]),
-        (&json!(1), &Value::Null)
-    );
+    let body = json!({"lines": [{"sku": "a"}, {"sku": "b"}], "expires_in_s": 2});
+    let held = call!(app, POST "/holds", key "h1", (body) => 201);
+    let hold_id = &held.id;
+    let longer = call!(app, POST "/operations/{hold_id}/extend", {"expires_in_s": 900} => 200);
+    let longer = &longer.body["expires_at"];
+    let is_longer = longer.as_str() > held.body["expires_at"].as_str();
+    assert!(is_longer, "{longer} {held:?}");
+    for (seconds, expected) in [
+        (json!(60), longer),
+        (json!(null), &Value::Null),
+        (json!(60), &Value::Null),
+    ] {
+        call!(app, 1 POST "/operations/{hold_id}/extend", {"expires_in_s": seconds}
+            => 200, {"expires_at": expected});
+    }
+    let page = call!(app, GET "/holds?limit=1" => 200, {"/holds/0/expires_at": null});
+    let cursor = page.body["next_cursor"].as_str().expect("another page");
+    call!(app, GET "/holds?limit=1&cursor={cursor}" => 200, {"/holds/0/line": 1, "next_cursor": null});
 
-    let short = id(&hold(&app, "h2", json!([{"sku": "a"}]), json!(1)).await);
+    let short = hold(&app, "h2", json!([{"sku": "a"}]), 1).await;
     until_expired(&app, "a", false).await;
-    let path = format!("/operations/{short}/extend");
-    let expired = post_plain(&app, 0, &path, &json!({"expires_in_s": 60})).await;
-    assert_eq!(expired.status_and_code(), (409, "hold-ended"));
-    assert_eq!(expired.body["state"], "expired");
+    call!(app, POST "/operations/{short}/extend", {"expires_in_s": 60}
+        => 409 "hold-ended", {"state": "expired"});
 }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -12,25 +11,12 @@ use crate::support::app::{Answer, TestApp, send};
 use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-async fn send_keyed(request: RequestBuilder, key: &str) -> Answer {
-    send(request.header("Idempotency-Key", key)).await
+/// Sent again to the other replica, a request gets the answer to the first.
+async fn assert_replays(app: &TestApp, first: &Answer, path: &str, key: &str, body: &Value) {
+    let again = call!(app, 1 POST "{path}", key key, (body) => 200 replayed);
+    assert_eq!(again.body, first.body);
 }
 
-fn take(app: &TestApp, replica: usize, body: &Value) -> RequestBuilder {
-    app.deduct(replica, "single-sql", body)
-}
-
-#[track_caller]
-fn assert_first(answer: &Answer) {
-    assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
-}
-
-#[track_caller]
-fn assert_replays(answer: &Answer, first: &Answer) {
-    assert_eq!((answer.ok(), answer.replayed), (first.ok(), true));
-}
-
-/// Number of sales in the ledger.
 async fn sales(app: &TestApp, sku: &str) -> usize {
     let path = format!("/stock/{sku}/movements?kind=deducted&limit=1000");
     let page = app.get_json(&path).await;
@@ -41,47 +27,48 @@ async fn sales(app: &TestApp, sku: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundred_requests_with_one_key_take_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values("single-sql", "for-update", "optimistic", "group-commit")] strategy: &str,
 ) {
     let patient = ["--wait-limit-ms=20000", "--request-deadline-ms=30000"];
     let app = TestApp::with_flags(backend, 2, &patient).await;
-    app.set_level("hot", 50).await;
-    let mut requests = JoinSet::new();
-    for replica in 0..100 {
-        let body = json!({"sku": "hot", "quantity": 2});
-        requests.spawn(send_keyed(app.deduct(replica, strategy, &body), "once"));
+    for strategy in ["single-sql", "for-update", "optimistic", "group-commit"] {
+        app.set_level(strategy, 50).await;
+        let mut requests = JoinSet::new();
+        for replica in 0..100 {
+            let body = json!({"sku": strategy, "quantity": 2});
+            let request = app.deduct(replica, strategy, &body);
+            requests.spawn(send(request.header("Idempotency-Key", strategy)));
+        }
+        let answers = requests.join_all().await;
+        let bodies: BTreeSet<_> = answers.iter().map(|it| it.ok().to_string()).collect();
+        assert_eq!(bodies.len(), 1, "{bodies:?}");
+        assert_eq!(answers.iter().filter(|it| it.replayed).count(), 99);
+        assert_eq!(sales(&app, strategy).await, 1);
+        assert_eq!(app.audit(strategy).await["on_hand"], 48);
     }
-    let answers = requests.join_all().await;
-    let bodies: BTreeSet<_> = answers.iter().map(|it| it.ok().to_string()).collect();
-    assert_eq!(bodies.len(), 1, "{bodies:?}");
-    assert_eq!(answers.iter().filter(|it| it.replayed).count(), 99);
-    assert_eq!(sales(&app, "hot").await, 1);
-    assert_eq!(app.audit("hot").await["on_hand"], 48);
 }
 
 #[rstest]
 #[tokio::test]
 async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_stock(backend, 2, "real", 10).await;
-    let first = send_keyed(take(&app, 0, &json!({"sku": "real"})), "key").await;
-    assert_first(&first);
-
+    let first =
+        call!(app, POST "/stock/deduct?strategy=single-sql", key "key", {"sku": "real"} => 200);
+    assert!(!first.replayed);
     let all_fields = json!({"quantity": 1, "warehouse": "main", "sku": "real"});
-    for same in [
-        take(&app, 1, &all_fields),
-        app.deduct(1, "for-update", &all_fields),
-        app.request(0, Method::POST, "/stock/deduct?sku=real&quantity=1"),
-    ] {
-        assert_replays(&send_keyed(same, "key").await, &first);
+    for strategy in ["single-sql", "for-update"] {
+        let path = format!("/stock/deduct?strategy={strategy}");
+        assert_replays(&app, &first, &path, "key", &all_fields).await;
     }
+    let in_query =
+        call!(app, 1 POST "/stock/deduct?sku=real&quantity=1", key "key" => 200 replayed);
+    assert_eq!(in_query.body, first.body);
 
     app.set_level("other", 10).await;
     for other in [
         json!({"sku": "real", "quantity": 2}),
         json!({"sku": "other"}),
     ] {
-        let refused = send_keyed(take(&app, 0, &other), "key").await;
-        assert_eq!(refused.status_and_code(), (422, "idempotency-key-reused"));
+        call!(app, POST "/stock/deduct?strategy=single-sql", key "key", (other) => 422 "idempotency-key-reused");
     }
     assert_eq!(app.audit("real").await["on_hand"], 9);
     assert_eq!(app.audit("other").await["on_hand"], 10);
@@ -94,26 +81,21 @@ async fn reference_is_recorded_and_part_of_the_request(
 ) {
     let app = TestApp::with_stock(backend, 2, "real", 10).await;
     let order = json!({"sku": "real", "reference": "order 4711 上海"});
-    let first = send_keyed(take(&app, 0, &order), "key").await;
-    assert_first(&first);
-    let in_query = "/stock/deduct?sku=real&reference=order+4711+%E4%B8%8A%E6%B5%B7";
-    let same = app.request(1, Method::POST, in_query);
-    assert_replays(&send_keyed(same, "key").await, &first);
+    let first = call!(app, POST "/stock/deduct?strategy=single-sql", key "key", (order) => 200);
+    assert!(!first.replayed);
+    let reference = "order+4711+%E4%B8%8A%E6%B5%B7";
+    let same = call!(app, 1 POST "/stock/deduct?sku=real&reference={reference}", key "key" => 200 replayed);
+    assert_eq!(same.body, first.body);
     for other in [
         json!({"sku": "real"}),
         json!({"sku": "real", "reference": "order 4712"}),
     ] {
-        let refused = send_keyed(take(&app, 0, &other), "key").await;
-        assert_eq!(refused.status_and_code(), (422, "idempotency-key-reused"));
+        call!(app, POST "/stock/deduct?strategy=single-sql", key "key", (other) => 422 "idempotency-key-reused");
     }
-    let page = app.get_json("/stock/real/movements?kind=deducted").await;
-    let sale = &page["movements"][0];
-    assert_eq!(sale["reference"], order["reference"]);
-    assert_eq!(sale["idempotency_key"], "key");
-    assert_eq!(
-        (&sale["sku"], &sale["caller"]),
-        (&json!("real"), &json!("anonymous"))
-    );
+    call!(app, GET "/stock/real/movements?kind=deducted" => 200, {
+        "/movements/0/reference": order["reference"], "/movements/0/idempotency_key": "key",
+        "/movements/0/sku": "real", "/movements/0/caller": "anonymous",
+    });
 }
 
 #[rstest]
@@ -124,7 +106,9 @@ async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] bac
         app.set_level(sku, on_hand).await;
     }
     for key in ["order-a", "order-A", "ORDER-A"] {
-        assert_first(&send_keyed(take(&app, 0, &json!({"sku": "shirt"})), key).await);
+        let sold =
+            call!(app, POST "/stock/deduct?strategy=single-sql", key key, {"sku": "shirt"} => 200);
+        assert!(!sold.replayed, "{key}");
     }
     for (sku, on_hand) in [("shirt", 7), ("Shirt", 20), ("SHIRT", 30)] {
         assert_eq!(app.audit(sku).await["on_hand"], on_hand, "{sku}");
@@ -135,24 +119,17 @@ async fn keys_and_skus_are_case_sensitive(#[values(Sqlite, Mysql, Postgres)] bac
 #[tokio::test]
 async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-    #[values(
-        "no-lock",
-        "local-mutex",
-        "single-sql",
-        "for-update",
-        "optimistic",
-        "group-commit"
-    )]
-    strategy: &str,
 ) {
-    let app = TestApp::with_stock(backend, 2, "last", 1).await;
-    let body = json!({"sku": "last"});
-    let first = send_keyed(app.deduct(0, strategy, &body), "mine").await;
-    first.ok();
-    let late = send_keyed(app.deduct(0, strategy, &body), "yours").await;
-    assert_eq!(late.status_and_code(), (409, "insufficient-stock"));
-    let retry = send_keyed(app.deduct(1, strategy, &body), "mine").await;
-    assert_replays(&retry, &first);
+    let app = TestApp::start(backend).await;
+    let strategies = "no-lock local-mutex single-sql for-update optimistic group-commit";
+    for sku in strategies.split(' ') {
+        app.set_level(sku, 1).await;
+        let path = format!("/stock/deduct?strategy={sku}");
+        let (body, key) = (json!({ "sku": sku }), format!("mine-{sku}"));
+        let first = call!(app, POST "{path}", key &key, (body) => 200);
+        call!(app, POST "{path}", key "yours", (body) => 409 "insufficient-stock");
+        assert_replays(&app, &first, &path, &key, &body).await;
+    }
 }
 
 #[rstest]
@@ -160,15 +137,12 @@ async fn retry_gets_the_first_answer_after_the_stock_is_sold_out(
 async fn refusal_is_not_stored_under_its_key(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_stock(backend, 2, "gone", 0).await;
     let body = json!({"sku": "gone", "quantity": 3});
-    let refused = send_keyed(take(&app, 0, &body), "patient").await;
-    assert_eq!(refused.status_and_code(), (409, "insufficient-stock"));
+    let refused = call!(app, POST "/stock/deduct?strategy=single-sql", key "patient", (body)
+        => 409 "insufficient-stock", {"requested": 3, "available": 0});
     assert!(!refused.replayed);
-    assert_eq!(refused.body["requested"], 3);
-    assert_eq!(refused.body["available"], 0);
     app.set_level("gone", 5).await;
-    let taken = send_keyed(take(&app, 1, &body), "patient").await;
-    assert_first(&taken);
-    assert_eq!(taken.body["remaining"], 2);
+    let taken = call!(app, 1 POST "/stock/deduct?strategy=single-sql", key "patient", (body) => 200, {"remaining": 2});
+    assert!(!taken.replayed);
 }
 
 #[rstest]
@@ -178,24 +152,21 @@ async fn adjustment_with_a_key_is_made_once(#[values(Sqlite, Mysql, Postgres)] b
     let delivery = json!({"delta": 5, "reason": "delivery", "reference": "PO-1"});
     let theft = json!({"delta": -15, "reason": "theft"});
     for (body, key, remaining) in [(&delivery, "PO-1", 15), (&theft, "theft", 0)] {
-        let first = send_keyed(app.adjust(0, "real", body), key).await;
-        assert_first(&first);
-        assert_eq!(first.body["remaining"], remaining);
-        let retry = send_keyed(app.adjust(1, "real", body), key).await;
-        assert_replays(&retry, &first);
+        let first =
+            call!(app, POST "/stock/real/adjust", key key, (body) => 200, {"remaining": remaining});
+        assert!(!first.replayed);
+        assert_replays(&app, &first, "/stock/real/adjust", key, body).await;
     }
     app.set_level("real", 9).await;
-    let reused = |body| app.adjust(0, "real", &body);
     for other in [
-        reused(json!({"delta": 6, "reason": "delivery", "reference": "PO-1"})),
-        reused(json!({"delta": 5, "reason": "gift", "reference": "PO-1"})),
-        reused(json!({"delta": 5, "reason": "delivery"})),
-        take(&app, 0, &json!({"sku": "real"})),
+        json!({"delta": 6, "reason": "delivery", "reference": "PO-1"}),
+        json!({"delta": 5, "reason": "gift", "reference": "PO-1"}),
+        json!({"delta": 5, "reason": "delivery"}),
     ] {
-        let refused = send_keyed(other, "PO-1").await;
-        assert_eq!(refused.status_and_code(), (422, "idempotency-key-reused"));
+        call!(app, POST "/stock/real/adjust", key "PO-1", (other) => 422 "idempotency-key-reused");
     }
-    assert_eq!(app.audit("real").await["consistent"], true);
+    call!(app, POST "/stock/deduct", key "PO-1", {"sku": "real"} => 422 "idempotency-key-reused");
+    app.assert_consistent("real").await;
 }
 
 /// The first request with the key is still running: the test itself keeps its transaction open.
@@ -205,19 +176,14 @@ async fn key_is_in_flight_while_its_request_runs(#[values(Mysql, Postgres)] back
     let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
     app.set_level("real", 10).await;
     let mut first = Raw::recording_key(backend, &app.database_url).await;
-    let sale = json!({"sku": "real"});
-    for request in [
-        app.deduct(0, "single-sql", &sale),
-        app.deduct(0, "for-update", &sale),
-        app.deduct(0, "optimistic", &sale),
-        app.deduct(0, "group-commit", &sale),
-        app.adjust(0, "real", &json!({"delta": 1, "reason": "x"})),
-    ] {
-        let refused = send_keyed(request, "K").await;
-        assert_eq!(refused.status_and_code(), (409, "request-in-flight"));
+    for strategy in ["single-sql", "for-update", "optimistic", "group-commit"] {
+        call!(app, POST "/stock/deduct?strategy={strategy}", key "K", {"sku": "real"} => 409 "request-in-flight");
     }
+    call!(app, POST "/stock/real/adjust", key "K", {"delta": 1, "reason": "x"} => 409 "request-in-flight");
 
     first.run("ROLLBACK").await.expect("it can be rolled back");
-    assert_first(&send_keyed(take(&app, 0, &sale), "K").await);
+    let sold =
+        call!(app, POST "/stock/deduct?strategy=single-sql", key "K", {"sku": "real"} => 200);
+    assert!(!sold.replayed);
     assert_eq!(app.audit("real").await["on_hand"], 9);
 }

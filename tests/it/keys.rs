@@ -43,7 +43,6 @@ impl Keys {
         Self { database, store }
     }
 
-    /// Adds a key, and returns it.
     async fn add(
         &self,
         caller: &str,
@@ -116,27 +115,21 @@ async fn key_text_of_two_callers_is_two_operations(
     create_level(&app, &shop).await;
     let sell = async |key: &str| send(deduct(&app, key).header("Idempotency-Key", "k")).await;
     let first = sell(&shop).await;
-    assert_eq!(
-        (first.ok()["remaining"].as_i64(), first.replayed),
-        (Some(99), false)
-    );
+    let sold = (first.ok()["remaining"].as_i64(), first.replayed);
+    assert_eq!(sold, (Some(99), false));
     // Another key of the same caller.
     let repeated = sell(&rotated).await;
     assert_eq!((&repeated.id, repeated.replayed), (&first.id, true));
     let other = sell(&kiosk).await;
-    assert_eq!(
-        (other.ok()["remaining"].as_i64(), other.replayed),
-        (Some(98), false)
-    );
+    let sold = (other.ok()["remaining"].as_i64(), other.replayed);
+    assert_eq!(sold, (Some(98), false));
 
     // A replica without keys sold before. The caller `anonymous` continues its ledger.
     let without = TestApp::on_migrated(&keys.database.url, 1, &[]).await;
     let before = without.request(0, Method::POST, "/stock/deduct?sku=tea&reference=R");
     let before = send(before.header("Idempotency-Key", "k")).await;
-    assert_eq!(
-        (before.ok()["remaining"].as_i64(), before.replayed),
-        (Some(97), false)
-    );
+    let sold = (before.ok()["remaining"].as_i64(), before.replayed);
+    assert_eq!(sold, (Some(97), false));
     let again = sell(&old).await;
     assert_eq!((&again.id, again.replayed), (&before.id, true));
 

@@ -51,24 +51,22 @@ async fn events(lab: &Process, race: &str, last: u64) -> Vec<(u64, String, Value
     text.split("\n\n").filter_map(event).collect()
 }
 
+/// What the events of this name say.
+fn named<'a>(events: &'a [(u64, String, Value)], name: &str) -> Vec<&'a Value> {
+    let named = events.iter().filter(|event| event.1 == name);
+    named.map(|event| &event.2).collect()
+}
+
 async fn waits_for_sales(lab: &Process, race: &str) {
-    let mut answer = lab
-        .request(Method::GET, &format!("{race}/events"))
-        .send()
-        .await
-        .expect("an answer");
+    let request = lab.request(Method::GET, &format!("{race}/events"));
+    let mut answer = request.send().await.expect("an answer");
     let mut text = String::new();
     while !text.contains("event: tick") {
-        let chunk = answer
-            .chunk()
-            .await
-            .expect("a part")
-            .expect("the race runs");
-        text += &String::from_utf8_lossy(&chunk);
+        let chunk = answer.chunk().await.expect("a part");
+        text += &String::from_utf8_lossy(&chunk.expect("the race runs"));
     }
 }
 
-/// The processes that this one has started.
 fn children(of: &Process) -> BTreeSet<String> {
     let parent = format!("PPid:\t{}\n", of.id().as_raw_nonzero());
     let status = |entry: fs::DirEntry| {
@@ -96,11 +94,8 @@ async fn events_tell_the_race_and_resume_after_any() {
         json!({"strategies": ["no-lock", "single-sql"], "stock": 300, "buyers": 20, "orders": 20});
     let path = started(&lab, &race).await;
     let all = events(&lab, &path, 0).await;
-    let names: Vec<_> = all
-        .iter()
-        .map(|(_, name, _)| name.as_str())
-        .filter(|name| *name != "tick")
-        .collect();
+    let names = all.iter().map(|(_, name, _)| name.as_str());
+    let names: Vec<_> = names.filter(|name| *name != "tick").collect();
     assert_eq!(names, ["plan", "start", "row", "start", "row", "end"]);
     let numbers: Vec<_> = all.iter().map(|(number, ..)| *number).collect();
     let expected: Vec<_> = (1..=all.len() as u64).collect();
@@ -110,36 +105,25 @@ async fn events_tell_the_race_and_resume_after_any() {
     for wrong in ["half", "-1", "9223372036854775808"] {
         let request = lab.request(Method::GET, &format!("{path}/events"));
         let refused = send(request.header("Last-Event-ID", wrong)).await;
-        assert_eq!(refused.status_and_code(), (422, "invalid-request"));
+        refused.assert_is(422, "invalid-request");
     }
     assert_eq!(state(&lab, &path).await, "finished");
     assert_eq!(children(&lab), BTreeSet::new());
 
-    let rows: Vec<_> = all
-        .iter()
-        .filter(|(_, name, _)| name == "row")
-        .map(|(.., row)| row)
-        .collect();
+    let rows = named(&all, "row");
     for row in &rows {
         let sku = row["sku"].as_str().expect("a SKU");
         let audit = lab.get(&format!("/stock/{sku}/audit")).await;
         let level = &audit.body["warehouses"][0];
-        assert_eq!(
-            (&row["oversold"], &row["left"]),
-            (&level["oversold"], &level["on_hand"]),
-            "{row}"
-        );
+        assert_eq!(row["oversold"], level["oversold"], "{row}");
+        assert_eq!(row["left"], level["on_hand"], "{row}");
     }
     assert_eq!(rows[0]["verdict"], "caught", "{}", rows[0]);
-    assert_eq!(
-        (&rows[1]["verdict"], &rows[1]["oversold"]),
-        (&json!("exact"), &json!(0))
-    );
-    let mut ticks = all.iter().filter(|(_, name, _)| name == "tick");
-    let last = ticks
-        .rfind(|(.., tick)| tick["strategy"] == "no-lock")
-        .expect("a tick");
-    assert_eq!(last.2["sold"], rows[0]["sold_units"]);
+    assert_eq!(rows[1]["verdict"], "exact", "{}", rows[1]);
+    assert_eq!(rows[1]["oversold"], 0, "{}", rows[1]);
+    let mut ticks = named(&all, "tick").into_iter();
+    let last = ticks.rfind(|tick| tick["strategy"] == "no-lock");
+    assert_eq!(last.expect("a tick")["sold"], rows[0]["sold_units"]);
 }
 
 #[tokio::test]
@@ -149,15 +133,9 @@ async fn report_has_the_figures_and_nothing_from_elsewhere() {
         json!({"strategies": ["no-lock"], "stock": 60, "buyers": 20, "orders": 3, "quantity": 2});
     let path = started(&lab, &race).await;
     let all = events(&lab, &path, 0).await;
-    let row = &all
-        .iter()
-        .find(|(_, name, _)| name == "row")
-        .expect("a row")
-        .2;
-    assert_eq!(
-        row["sold_units"],
-        2 * row["sold"].as_i64().expect("a number")
-    );
+    let row = named(&all, "row")[0];
+    let sold = row["sold"].as_i64().expect("a number");
+    assert_eq!(row["sold_units"], 2 * sold);
     let json = lab.get(&format!("{path}/report?format=json")).await;
     assert_eq!(&json.body["runs"][0]["row"], row);
     let html = lab.get(&format!("{path}/report")).await;
@@ -201,27 +179,23 @@ async fn one_race_at_a_time_which_can_be_stopped() {
     let path = started(&lab, &long_race()).await;
     waits_for_sales(&lab, &path).await;
     let second = start(&lab, &long_race()).await;
-    assert_eq!(second.status_and_code(), (409, "race-running"));
+    second.assert_is(409, "race-running");
     assert!(path.ends_with(second.body["id"].as_str().expect("an id")));
     let report = lab.get(&format!("{path}/report")).await;
-    assert_eq!(report.status_and_code(), (409, "race-running"));
+    report.assert_is(409, "race-running");
     let replicas = children(&lab);
     assert_eq!(replicas.len(), 2, "{replicas:?}");
 
     let stop = format!("{path}/stop");
     assert_eq!(send(lab.request(Method::POST, &stop)).await.status, 204);
     let all = events(&lab, &path, 0).await;
-    assert_eq!(
-        all.last().expect("an end").2,
-        json!({"state": "stopped", "problem": null, "result": null})
-    );
+    let stopped = json!({"state": "stopped", "problem": null, "result": null});
+    assert_eq!(named(&all, "end"), [&stopped]);
     assert!(!replicas.iter().any(runs));
     let race = json!({"strategies": ["single-sql"], "stock": 5, "buyers": 2, "orders": 5});
     let next = started(&lab, &race).await;
-    assert_eq!(
-        events(&lab, &next, 0).await.last().expect("an end").2["state"],
-        "finished"
-    );
+    let all = events(&lab, &next, 0).await;
+    assert_eq!(named(&all, "end")[0]["state"], "finished");
 }
 
 /// As if its page had been closed.
@@ -258,17 +232,14 @@ async fn lab_that_ends_leaves_no_replica(#[values(false, true)] killed: bool) {
 #[tokio::test]
 async fn race_without_its_server_says_what_to_set() {
     let lab = lab().await;
-    for (race, detail) in [
-        (json!({"strategies": ["redis-lock"]}), "REDIS_URL"),
-        (json!({"strategies": ["redlock"]}), "REDLOCK_URLS"),
-        (
-            json!({"strategies": ["zookeeper-lock"]}),
-            "ZOOKEEPER_CONNECT",
-        ),
-        (json!({"strategies": ["redis-lua"]}), "REDIS_URL"),
+    for (strategy, detail) in [
+        ("redis-lock", "REDIS_URL"),
+        ("redlock", "REDLOCK_URLS"),
+        ("zookeeper-lock", "ZOOKEEPER_CONNECT"),
+        ("redis-lua", "REDIS_URL"),
     ] {
-        let answer = start(&lab, &race).await;
-        assert_eq!(answer.status, 503, "{race}");
+        let answer = start(&lab, &json!({"strategies": [strategy]})).await;
+        assert_eq!(answer.status, 503, "{answer:?}");
         assert!(answer.detail.contains(detail), "{answer:?}");
     }
     let list = lab.get("/lab/races").await;
@@ -278,48 +249,32 @@ async fn race_without_its_server_says_what_to_set() {
 #[tokio::test]
 async fn values_beyond_the_limits_are_refused() {
     let lab = lab().await;
-    for (field, value) in [
-        ("stock", json!(0)),
-        ("stock", json!(1_000_001)),
-        ("buyers", json!(1_001)),
-        ("orders", json!(100_001)),
-        ("orders", json!(0)),
-        ("orders", json!(1.5)),
-        ("quantity", json!(101)),
-        ("lines", json!(0)),
-        ("lines", json!(11)),
-        ("holds", json!("yes")),
-        ("replicas", json!(5)),
-        ("rtt_ms", json!(101)),
-        ("rtt_ms", json!(-1)),
-        ("strategies", json!("none")),
-        ("strategies", json!([])),
-        ("strategies", json!(["nonsense"])),
-        ("strategies", json!(["no-lock", "no-lock"])),
-        ("guard", json!(null)),
-        ("colour", json!("red")),
-    ] {
-        let mut race = json!({"strategies": ["no-lock"]});
-        race[field] = value;
-        let answer = start(&lab, &race).await;
-        assert_eq!(answer.status_and_code(), (422, "invalid-request"), "{race}");
-        assert!(answer.detail.contains(field), "{answer:?}");
-    }
-    // Each value is valid, but this lab cannot run the race.
-    for (field, value) in [
-        ("orders", json!(1_001)),
-        // Only group-commit makes them.
-        ("lines", json!(2)),
-        ("holds", json!(true)),
-        // On SQLite without servers, there is nothing to move away.
-        ("rtt_ms", json!(1.0)),
-    ] {
-        let mut race = json!({"strategies": ["no-lock"], "buyers": 100.0});
-        race[field] = value;
-        let answer = start(&lab, &race).await;
-        assert_eq!(answer.status_and_code(), (409, "race-refused"), "{race}");
-        assert!(answer.detail.contains(field), "{answer:?}");
-    }
+    let refused = async |mut race: Value, fields: &str, status, code| {
+        for line in fields.split(';').map(str::trim) {
+            let (field, value) = line.split_once(' ').expect("field and value");
+            race[field] = serde_json::from_str(value).expect("it is JSON");
+            let answer = start(&lab, &race).await;
+            answer.assert_is(status, code);
+            assert!(answer.detail.contains(field), "{line}: {answer:?}");
+            race.as_object_mut().expect("an object").remove(field);
+        }
+    };
+    let wrong = r#"stock 0; stock 1000001; buyers 1001; orders 0; orders 100001; orders 1.5; quantity 101; lines 0;
+        lines 11; holds "yes"; replicas 5; rtt_ms 101; rtt_ms -1; guard null; colour "red""#;
+    refused(
+        json!({"strategies": ["no-lock"]}),
+        wrong,
+        422,
+        "invalid-request",
+    )
+    .await;
+    let wrong = r#"strategies "none"; strategies []; strategies ["nonsense"]; strategies ["no-lock", "no-lock"]"#;
+    refused(json!({}), wrong, 422, "invalid-request").await;
+    // Each value is valid, but this lab cannot run the race: only group-commit makes orders of several lines and
+    // holds, and on SQLite without servers, there is nothing to move away.
+    let race = json!({"strategies": ["no-lock"], "buyers": 100.0});
+    let wrong = "orders 1001; lines 2; holds true; rtt_ms 1.0";
+    refused(race, wrong, 409, "race-refused").await;
 }
 
 #[tokio::test]
@@ -328,23 +283,13 @@ async fn pages_of_other_sites_start_nothing() {
     let race = json!({"strategies": ["no-lock"], "stock": 1, "buyers": 1, "orders": 1}).to_string();
     let request = || lab.request(Method::POST, "/lab/races").body(race.clone());
     let as_json = || request().header(CONTENT_TYPE, "application/json");
-    for (request, expected) in [
-        (
-            as_json().header(ORIGIN, "https://evil.example"),
-            (403, "foreign-origin"),
-        ),
-        (
-            as_json().header(HOST, "evil.example"),
-            (403, "foreign-host"),
-        ),
-        // A form of another site can send only this without asking first.
-        (
-            request().header(CONTENT_TYPE, "text/plain"),
-            (415, "unsupported-media-type"),
-        ),
-    ] {
-        assert_eq!(send(request).await.status_and_code(), expected);
-    }
+    let foreign_page = as_json().header(ORIGIN, "https://evil.example");
+    send(foreign_page).await.assert_is(403, "foreign-origin");
+    let foreign_host = as_json().header(HOST, "evil.example");
+    send(foreign_host).await.assert_is(403, "foreign-host");
+    // A form of another site can send only this without asking first.
+    let form = send(request().header(CONTENT_TYPE, "text/plain")).await;
+    form.assert_is(415, "unsupported-media-type");
     let preflight = lab.request(Method::OPTIONS, "/lab/races");
     let preflight = send(preflight.header(ORIGIN, "https://evil.example")).await;
     assert_eq!(preflight.header("access-control-allow-origin"), "");

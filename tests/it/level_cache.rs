@@ -1,7 +1,7 @@
 //! Many requests that miss a level cost a replica one read of the database: `GET /stock/{sku}?cached=true`,
 //! whose answer is not older than promised, and deductions that find no counter in Redis.
 
-use reqwest::header::{IF_MATCH, IF_NONE_MATCH};
+use reqwest::header::IF_NONE_MATCH;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -29,7 +29,6 @@ async fn lock_stock(url: &str) -> Rival {
     Rival::holding(Backend::Postgres, url, lock).await
 }
 
-/// Waits until so many reads wait.
 async fn until_read(app: &TestApp, reads: &str) {
     let waiting = "SELECT count(*)::text FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'
@@ -76,8 +75,8 @@ async fn missed_level_costs_each_replica_one_read() {
     for replica in [0, 1] {
         assert_eq!(units(&app, replica, "hot").await, 10);
         // Ends the cached value of the replica.
-        let loss = json!({"delta": -1, "reason": "loss"});
-        send(app.adjust(replica, "hot", &loss)).await.ok();
+        let loss = app.adjust(replica, "hot", &json!({"delta": -1, "reason": "loss"}));
+        send(loss).await.ok();
         app.set_level("hot", 10).await;
     }
     assert_eq!((misses(&app).await, loads(&app).await), (2, 2));
@@ -128,23 +127,20 @@ async fn missing_counter_costs_a_replica_one_read() {
 #[tokio::test]
 async fn change_by_an_operator_ends_the_cached_value() {
     let app = TestApp::with_flags(Backend::Sqlite, 1, &LONG).await;
-    let missing = send(cached(&app, 0, "a")).await;
-    assert_eq!(missing.status_and_code(), (404, "unknown-sku"));
+    call!(app, GET "/stock/a?cached=true" => 404 "unknown-sku");
     app.set_level("a", 10).await;
     assert_eq!(units(&app, 0, "a").await, 10);
-    let delivery = json!({"delta": 5, "reason": "delivery"});
-    send(app.adjust(0, "a", &delivery)).await.ok();
+    call!(app, POST "/stock/a/adjust", {"delta": 5, "reason": "delivery"} => 200);
     assert_eq!(units(&app, 0, "a").await, 15);
-    let put = app.put(0, "a", &json!({"on_hand": 7}));
-    send(put.header(IF_MATCH, "*")).await.ok();
+    call!(app, PUT "/stock/a", if_match "*", {"on_hand": 7} => 200);
     assert_eq!(units(&app, 0, "a").await, 7);
 
-    let order = json!({"sku": "a", "quantity": 2});
-    let sale = send(app.deduct(0, "single-sql", &order)).await;
-    assert_eq!(sale.ok()["remaining"], 5);
+    let sale = call!(app, POST "/stock/deduct?strategy=single-sql", {"sku": "a", "quantity": 2}
+        => 200, {"remaining": 5})
+    .id;
     assert_eq!(units(&app, 0, "a").await, 7);
     let back = json!({"quantity": 1, "reason": "broken", "restock": true});
-    send(app.reverse(0, &sale.id, &back)).await.ok();
+    call!(app, POST "/operations/{sale}/reverse", (back) => 200);
     assert_eq!(units(&app, 0, "a").await, 6);
 }
 
@@ -166,8 +162,7 @@ async fn cached_level_expires() {
 async fn cached_answer_has_filter_and_etag() {
     let app = TestApp::with_flags(Backend::Sqlite, 1, &LONG).await;
     app.set_level("a", 10).await;
-    let north = json!({"on_hand": 5, "warehouse": "north"});
-    assert_eq!(send(app.put(0, "a", &north)).await.status, 201);
+    call!(app, PUT "/stock/a", {"on_hand": 5, "warehouse": "north"} => 201);
     for path in ["/stock/a", "/stock/a?warehouse=north"] {
         let separator = if path.contains('?') { '&' } else { '?' };
         let request = || app.request(0, Method::GET, &format!("{path}{separator}cached=true"));
@@ -178,6 +173,5 @@ async fn cached_answer_has_filter_and_etag() {
         assert_eq!(send(same).await.status, 304);
     }
     assert_eq!((misses(&app).await, loads(&app).await), (1, 1));
-    let invalid = app.get("/stock/a?cached=1").await;
-    assert_eq!(invalid.status_and_code(), (422, "invalid-request"));
+    call!(app, GET "/stock/a?cached=1" => 422 "invalid-request");
 }

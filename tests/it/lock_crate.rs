@@ -11,7 +11,6 @@ use crate::tidy::files;
 
 const CRATE: &str = "stocklock-locks";
 
-/// Runs cargo in the workspace, and returns what it writes.
 fn cargo(arguments: &[&str]) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     let mut command = Command::new(env!("CARGO"));
@@ -22,7 +21,6 @@ fn cargo(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("a text")
 }
 
-/// A file of the lock crate.
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/locks");
     std::fs::read_to_string(root.join(path)).expect(path)

@@ -63,16 +63,10 @@ async fn locks_work_while_the_redis_of_counters_is_full() {
         assert_eq!(deduct(&lab, "").await.ok()["strategy"], "redis-lock");
     }
     let pattern = ["KEYS", "stocklock:lock*"];
-    assert!(
-        !command::<Vec<String>>(&locks.url, &pattern)
-            .await
-            .is_empty()
-    );
-    assert!(
-        command::<Vec<String>>(counters.url(), &pattern)
-            .await
-            .is_empty()
-    );
+    let found = command::<Vec<String>>(&locks.url, &pattern).await;
+    assert!(!found.is_empty());
+    let found = command::<Vec<String>>(counters.url(), &pattern).await;
+    assert!(found.is_empty());
 }
 
 /// The locks follow their slot to the replica that replaces its master.
@@ -138,10 +132,8 @@ async fn messages_name_the_variable_of_the_locks() {
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     assert!(refused.detail.contains("LOCK_REDIS_URL"), "{refused:?}");
     let log = lab.log().await;
-    assert!(
-        has_warning(&log, &["Redis, which LOCK_REDIS_URL names"]),
-        "{log}"
-    );
+    let warns = has_warning(&log, &["Redis, which LOCK_REDIS_URL names"]);
+    assert!(warns, "{log}");
     for variables in [&[away][..], &[redis, ("LOCK_REDIS_URL", "http://a")]] {
         let refused = Process::run(&["lab"], variables).await;
         assert_one_line_error(&refused, "LOCK_REDIS_URL");
@@ -254,7 +246,6 @@ async fn master_of_a_cluster_that_is_away_is_warned_about(
     assert!(warns, "{log}");
 }
 
-/// Whether the log has a warning that contains all words.
 fn has_warning(log: &str, words: &[&str]) -> bool {
     let warns = |line: &str| line.contains("WARN") && words.iter().all(|word| line.contains(word));
     log.lines().any(warns)
@@ -315,10 +306,8 @@ async fn zookeeper_locks_admit_only_replicas_with_the_password() {
     assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
     assert_eq!(outside.get("/readyz").await.status, 503);
     let log = outside.log().await;
-    assert!(
-        has_warning(&log, &["ZOOKEEPER_CONNECT", "(NoAuth)"]),
-        "{log}"
-    );
+    let warns = has_warning(&log, &["ZOOKEEPER_CONNECT", "(NoAuth)"]);
+    assert!(warns, "{log}");
     assert!(!inside.stderr().contains(PASSWORD), "{}", inside.stderr());
 }
 

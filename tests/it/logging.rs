@@ -43,8 +43,7 @@ async fn serve_without(reader: Reader) -> (Duration, Duration) {
     // Each of these requests is logged with its path; together they exceed what can wait to be written.
     let path = format!("/{}", "x".repeat(8_000));
     for _ in 0..300 {
-        let refused = process.get(&path).await;
-        assert_eq!(refused.status_and_code(), (404, "no-such-route"));
+        process.get(&path).await.assert_is(404, "no-such-route");
     }
     until("dropped lines are counted", async || {
         process.counted("log_lines_dropped_total").await > 0

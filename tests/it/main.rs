@@ -19,6 +19,29 @@ macro_rules! full {
     };
 }
 
+/// Sends a request, and checks the answer, which it returns:
+/// `call!(app, 1 POST "/operations/{id}/confirm", key "k", {"late": false} => 409 "hold-ended", {"by": sale})`.
+/// Replica, headers, body, code and fields may be left out. A body in parentheses is an expression. After the
+/// code, `replayed` or `retry_after` must be true. Fields are those of the body, or JSON pointers into it.
+macro_rules! call {
+    (
+        $app:expr, $($replica:literal)? $method:ident $path:literal $(, $header:ident $text:expr)*
+        $(, {$($body:tt)*})? $(, ($value:expr))?
+        => $status:literal $($code:literal)? $($flag:ident)? $(, {$($field:tt)*})?
+    ) => {{
+        let path = std::fmt::format(format_args!($path));
+        let request = $app.request(0 $(+ $replica)?, reqwest::Method::$method, &path);
+        $(let request = request.header(crate::support::app::header(stringify!($header)), $text);)*
+        $(let request = request.json(&serde_json::json!({$($body)*}));)?
+        $(let request = request.json(&$value);)?
+        let answer = $app.send(request).await;
+        answer.assert_is($status, concat!($($code)?));
+        $(assert!(answer.$flag, "{answer:?}");)?
+        $(answer.assert_has(&serde_json::json!({$($field)*}));)?
+        answer
+    }};
+}
+
 mod abandoned_transaction;
 mod admin;
 mod audits;

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use reqwest::Method;
-use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -29,18 +28,14 @@ const TABLES: [&str; 5] = [
     "distributed_lock_source",
 ];
 
-/// What the release answered.
 #[derive(Debug, Serialize, Deserialize)]
 struct Answers {
     /// The `ETag` of the SKU `a`.
     revision: String,
-    /// The answers to GET.
     pages: Vec<(String, Value)>,
-    /// The requests that changed stock.
     changes: Vec<Change>,
 }
 
-/// A request that changed stock, and its answer.
 #[derive(Debug, Serialize, Deserialize)]
 struct Change {
     path: String,
@@ -54,7 +49,6 @@ async fn change(app: &TestApp, path: &str, key: &str, body: &Value) -> Answer {
     send(request.header("Idempotency-Key", key)).await
 }
 
-/// Sells and takes back.
 async fn make_changes(app: &TestApp) -> Vec<Change> {
     for level in [
         json!({"on_hand": 20, "backorder_limit": 2, "reason": "count"}),
@@ -64,37 +58,20 @@ async fn make_changes(app: &TestApp) -> Vec<Change> {
         assert_eq!(created.status, 201, "{created:?}");
     }
     let mut changes: Vec<Change> = Vec::new();
-    for (path, body) in [
-        (
-            "/stock/deduct?strategy=single-sql",
-            json!({"sku": "a", "quantity": 3, "reference": "R-1"}),
-        ),
-        ("/stock/deduct?strategy=group-commit", json!({"sku": "a"})),
-        (
-            "/stock/deduct?strategy=optimistic",
-            json!({"sku": "a", "warehouse": "上海仓"}),
-        ),
-        (
-            "/stock/deduct?strategy=sql-lock",
-            json!({"sku": "a", "quantity": 2}),
-        ),
-        ("/stock/deduct?strategy=no-lock", json!({"sku": "a"})),
-        (
-            "/stock/a/adjust",
-            json!({"delta": -1, "reason": "broken", "reference": "R-2"}),
-        ),
-        (
-            "/operations/{id}/reverse",
-            json!({"quantity": 1, "reason": "wrong size", "restock": true}),
-        ),
+    for line in [
+        r#"/stock/deduct?strategy=single-sql {"sku": "a", "quantity": 3, "reference": "R-1"}"#,
+        r#"/stock/deduct?strategy=group-commit {"sku": "a"}"#,
+        r#"/stock/deduct?strategy=optimistic {"sku": "a", "warehouse": "上海仓"}"#,
+        r#"/stock/deduct?strategy=sql-lock {"sku": "a", "quantity": 2}"#,
+        r#"/stock/deduct?strategy=no-lock {"sku": "a"}"#,
+        r#"/stock/a/adjust {"delta": -1, "reason": "broken", "reference": "R-2"}"#,
+        r#"/operations/ID/reverse {"quantity": 1, "reason": "wrong size", "restock": true}"#,
     ] {
-        let first = changes
-            .first()
-            .map_or("", |first| first.answer["id"].as_str().unwrap());
-        let (path, key) = (
-            path.replace("{id}", first),
-            format!("key-{}", changes.len()),
-        );
+        let (path, body) = line.split_once(' ').expect("path and body");
+        let body = serde_json::from_str(body).expect("it is JSON");
+        let first = changes.first().and_then(|one| one.answer["id"].as_str());
+        let path = path.replace("ID", first.unwrap_or_default());
+        let key = format!("key-{}", changes.len());
         let answer = change(app, &path, &key, &body).await.ok().clone();
         changes.push(Change {
             path,
@@ -266,29 +243,14 @@ async fn rows_of_the_first_release_are_read(#[values(Sqlite, Mysql, Postgres)] b
         let found = app.get_json(path).await;
         assert_eq!(known(found, answer), *answer, "{path}");
     }
-    for Change {
-        path,
-        key,
-        body,
-        answer,
-    } in &expected.changes
-    {
-        let retried = change(&app, path, key, body).await;
-        assert_eq!(known(retried.ok().clone(), answer), *answer, "{path} {key}");
-        assert!(retried.replayed, "{path} {key}");
+    for one in &expected.changes {
+        let retried = change(&app, &one.path, &one.key, &one.body).await;
+        let found = known(retried.ok().clone(), &one.answer);
+        assert_eq!(found, one.answer, "{one:?}");
+        assert!(retried.replayed, "{one:?}");
     }
-    let set = app
-        .put(0, "a", &json!({"on_hand": 9}))
-        .header(IF_MATCH, &expected.revision);
-    send(set).await.ok();
-    let sold = send(app.deduct(0, "sql-lock", &json!({"sku": "a"}))).await;
-    assert_eq!(
-        sold.ok()["remaining"],
-        10,
-        "8 units, and 2 that may be sold beyond them"
-    );
-    assert_eq!(
-        app.get_json("/stock/a/audit").await["warehouses"][0]["consistent"],
-        true
-    );
+    call!(app, PUT "/stock/a", if_match &expected.revision, {"on_hand": 9} => 200);
+    // 8 units, and 2 that may be sold beyond them.
+    call!(app, POST "/stock/deduct?strategy=sql-lock", {"sku": "a"} => 200, {"remaining": 10});
+    app.assert_consistent("a").await;
 }

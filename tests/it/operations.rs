@@ -1,18 +1,15 @@
 //! Looking up what an operation did, by its id, its key and its reference.
 
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::store_contract::fixture::Raw;
-use crate::support::app::{TestApp, send};
+use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-/// Sells one unit of `a`.
-async fn sell(app: &TestApp, key: &str, reference: &str) -> Value {
-    let order = json!({"sku": "a", "reference": reference});
-    let order = app.deduct(0, "single-sql", &order);
-    send(order.header("Idempotency-Key", key)).await.ok()["id"].clone()
+async fn sell(app: &TestApp, key: &str, reference: &str) -> String {
+    call!(app, POST "/stock/deduct?strategy=single-sql", key key, {"sku": "a", "reference": reference} => 200).id
 }
 
 #[rstest]
@@ -25,14 +22,9 @@ async fn operation_is_found_by_id_key_and_reference(
     for (key, reference) in [("k1", "R-1"), ("k2", "R-1"), ("k3", "r-1"), ("k4", "R-1 ")] {
         sold.push(sell(&app, key, reference).await);
     }
-    let id = sold[1].as_str().expect("an id");
+    let id = &sold[1];
     for path in [format!("/operations/{id}"), "/operations?key=k2".to_owned()] {
-        let found = app.get(&path).await;
-        assert_eq!(found.ok()["status"], "committed", "{path}");
-        let [movement] = &found.body["movements"].as_array().expect("a list")[..] else {
-            panic!("{found:?}");
-        };
-        let expected = json!([id, "a", "deducted", -1, 8, "k2", "R-1", "anonymous"]);
+        let found = call!(app, GET "{path}" => 200, {"status": "committed"});
         let fields = [
             "id",
             "sku",
@@ -43,19 +35,20 @@ async fn operation_is_found_by_id_key_and_reference(
             "reference",
             "caller",
         ];
-        assert_eq!(json!(fields.map(|field| &movement[field])), expected);
+        let expected = json!([id, "a", "deducted", -1, 8, "k2", "R-1", "anonymous"]);
+        assert_eq!(found.rows("movements", &fields), [expected], "{path}");
     }
     let mut found = Vec::new();
     let mut path = "/operations?reference=R-1&limit=1".to_owned();
     loop {
         let page = app.get(&path).await;
-        found.push(page.ok()["movements"][0]["id"].clone());
+        found.extend(page.rows("movements", &["id"]));
         let Some(cursor) = page.body["next_cursor"].as_str() else {
             break;
         };
         path = format!("/operations?reference=R-1&limit=1&cursor={cursor}");
     }
-    assert_eq!(found, [sold[1].clone(), sold[0].clone()]);
+    assert_eq!(found, [json!([sold[1]]), json!([sold[0]])]);
 }
 
 #[rstest]
@@ -74,15 +67,11 @@ async fn operation_that_is_not_in_the_ledger_is_unknown(
         "/operations?key=k9",
         "/operations?reference=R-9",
     ] {
-        let answer = app.get(path).await;
-        assert_eq!(answer.ok()["status"], "unknown", "{path}");
-        assert_eq!(answer.body["movements"], json!([]), "{path}");
+        let answer = call!(app, GET "{path}" => 200, {"status": "unknown", "movements": []});
         let advice = answer.body["advice"].as_str().expect("advice");
         assert!(advice.contains("the same Idempotency-Key"), "{path}");
     }
-    let found = app.get("/operations?key=k1&reference=R-1").await;
-    assert_eq!(found.ok()["status"], "committed", "{found:?}");
-    assert_eq!(found.body["advice"], Value::Null, "{found:?}");
+    call!(app, GET "/operations?key=k1&reference=R-1" => 200, {"status": "committed", "advice": null});
 }
 
 /// The transaction that records the operation is still open, so its COMMIT may come.

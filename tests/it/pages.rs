@@ -84,20 +84,19 @@ async fn pages_yield_movements_newest_first(#[values(Sqlite, Mysql, Postgres)] b
 #[tokio::test]
 async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_stock(backend, 1, "a", 100).await;
-    let north = json!({"on_hand": 50, "warehouse": "north"});
-    assert_eq!(send(app.put(0, "a", &north)).await.status, 201);
+    call!(app, PUT "/stock/a", {"on_hand": 50, "warehouse": "north"} => 201);
     for (warehouse, delta, reference) in [
         ("main", 1, "PO-1"),
         ("north", 1, "PO-1"),
         ("main", -1, "po-1"),
     ] {
-        let body = json!({
+        call!(app, POST "/stock/a/adjust", {
             "delta": delta, "reason": "delivery", "warehouse": warehouse, "reference": reference,
-        });
-        send(app.adjust(0, "a", &body)).await.ok();
+        } => 200);
     }
-    let body = json!({"sku": "a", "warehouse": "north", "quantity": 7});
-    let sold = send(app.deduct(0, "optimistic", &body)).await;
+    let sold = call!(app, POST "/stock/deduct?strategy=optimistic", {
+        "sku": "a", "warehouse": "north", "quantity": 7,
+    } => 200);
 
     for (query, count) in [
         ("", 6),
@@ -139,19 +138,16 @@ async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: B
 async fn unknown_kind_of_movement_is_served(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_stock(backend, 1, "a", 10).await;
     let taken = json!({"delta": -4, "reason": "return", "reference": "R-1"});
-    let adjust = || app.adjust(0, "a", &taken).header("Idempotency-Key", "k");
-    let first = send(adjust()).await;
+    let first = call!(app, POST "/stock/a/adjust", key "k", (taken) => 200);
     let mut raw = Raw::connect(backend, &app.database_url).await;
     let rename = "UPDATE movement SET kind = 'unknown' WHERE delta = -4";
     raw.run(rename).await.expect("the ledger can be changed");
 
-    let page = app.get_json("/stock/a/movements").await;
-    assert_eq!(page["movements"][0]["kind"], "unknown");
-    let replay = send(adjust()).await;
-    assert_eq!((replay.ok(), replay.replayed), (first.ok(), true));
+    call!(app, GET "/stock/a/movements" => 200, {"/movements/0/kind": "unknown"});
+    let replay = call!(app, POST "/stock/a/adjust", key "k", (taken) => 200 replayed);
+    assert_eq!(replay.body, first.body);
     let audit = app.audit("a").await;
-    let sums = (&audit["received"], &audit["drift"]);
-    assert_eq!(sums, (&json!(6), &json!(0)));
+    assert_eq!([&audit["received"], &audit["drift"]], [6, 0]);
 }
 
 #[rstest]
@@ -159,24 +155,17 @@ async fn unknown_kind_of_movement_is_served(#[values(Sqlite, Mysql, Postgres)] b
 async fn names_may_be_in_any_script(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_flags(backend, 1, &[]).await;
     // 茶 and 上海仓, percent-encoded, in the path and in the query.
-    let sku = "%E8%8C%B6";
-    let level = json!({"on_hand": 9, "warehouse": "上海仓", "reason": "盘点 ✓"});
-    assert_eq!(send(app.put(0, sku, &level)).await.status, 201);
-    let body = json!({"sku": "茶", "warehouse": "上海仓"});
-    let by_body = app.deduct(0, "single-sql", &body);
-    let query = "sku=%E8%8C%B6&warehouse=%E4%B8%8A%E6%B5%B7%E4%BB%93";
-    let by_query = app.request(0, Method::POST, &format!("/stock/deduct?{query}"));
-    for (request, remaining) in [(by_body, 8), (by_query, 7)] {
-        let sold = send(request).await;
-        assert_eq!(sold.ok()["sku"], "茶");
-        assert_eq!(sold.body["warehouse"], "上海仓");
-        assert_eq!(sold.body["remaining"], remaining);
-    }
+    let (sku, query) = (
+        "%E8%8C%B6",
+        "sku=%E8%8C%B6&warehouse=%E4%B8%8A%E6%B5%B7%E4%BB%93",
+    );
+    call!(app, PUT "/stock/{sku}", {"on_hand": 9, "warehouse": "上海仓", "reason": "盘点 ✓"} => 201);
+    call!(app, POST "/stock/deduct?strategy=single-sql", {"sku": "茶", "warehouse": "上海仓"}
+        => 200, {"sku": "茶", "warehouse": "上海仓", "remaining": 8});
+    call!(app, POST "/stock/deduct?{query}" => 200, {"sku": "茶", "warehouse": "上海仓", "remaining": 7});
     let adjustment =
         json!({"delta": -7, "warehouse": "上海仓", "reason": "盘点", "reference": "单 1"});
-    send(app.adjust(0, sku, &adjustment)).await.ok();
-    let path = format!("/stock/{sku}/movements?reference=%E5%8D%95+1");
-    let page = app.get_json(&path).await;
-    assert_eq!(page["movements"][0]["reason"], "盘点");
-    assert_eq!(page["movements"][0]["available_after"], 0);
+    call!(app, POST "/stock/{sku}/adjust", (adjustment) => 200);
+    call!(app, GET "/stock/{sku}/movements?reference=%E5%8D%95+1"
+        => 200, {"/movements/0/reason": "盘点", "/movements/0/available_after": 0});
 }

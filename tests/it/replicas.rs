@@ -37,10 +37,8 @@ async fn order(client: &Client, url: &str, key: &str, repeated: &AtomicUsize) ->
             if answer.status == 200 {
                 return answer.id.clone();
             }
-            assert!(
-                answer.asks_for_retry() || answer.status == 502,
-                "{answer:?}"
-            );
+            let is_temporary = answer.asks_for_retry() || answer.status == 502;
+            assert!(is_temporary, "{answer:?}");
         }
         repeated.fetch_add(1, Ordering::Relaxed);
         assert!(begin.elapsed() < PATIENCE, "still {answer:?}");
@@ -48,7 +46,6 @@ async fn order(client: &Client, url: &str, key: &str, repeated: &AtomicUsize) ->
     }
 }
 
-/// Counters of the buyers.
 #[derive(Debug, Default)]
 struct Counters {
     placed: AtomicUsize,

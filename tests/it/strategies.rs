@@ -97,7 +97,6 @@ async fn strategy_sells_if_its_server_is_configured(#[values(false, true)] confi
     assert_eq!(app.audit("a").await["sold"], sold);
 }
 
-/// The entry of a strategy in `GET /strategies`.
 async fn listed(app: &TestApp, name: &str) -> Value {
     let list = app.get_json("/strategies").await;
     let listed = list["strategies"].as_array().expect("a list");

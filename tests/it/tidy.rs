@@ -50,7 +50,6 @@ const WHERE_IF: &str =
 /// How many of these words there may be in 1,000 words of prose.
 const AVOIDED_PER_THOUSAND: f64 = 0.25;
 
-/// A file of the repository.
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) text: String,

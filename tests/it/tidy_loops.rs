@@ -112,7 +112,6 @@ fn definition(sources: &BTreeMap<Path, Source>, path: &Path, depth: usize) -> Op
     }
 }
 
-/// The files of each loop.
 fn loops() -> BTreeSet<BTreeSet<Path>> {
     let sources = read();
     let edges = |(from, source): (&Path, &Source)| {

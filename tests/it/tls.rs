@@ -8,7 +8,7 @@ use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
 use crate::faults::{SOON, send, until};
-use crate::store_contract::fixture::{Fixture, Raw, committed, deduction, guarded};
+use crate::store_contract::fixture::{Fixture, Raw, committed, deduction};
 use crate::support::ports::free_port;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -50,7 +50,7 @@ async fn database_with_tls_is_verified(#[values(Mysql, Postgres)] backend: Backe
     let url = verified(backend, &server, &certificates);
     let fixture = Fixture::at(backend, url.clone()).await;
     fixture.put("a", 10).await;
-    let sold = guarded(&fixture.store, &deduction("a", 1)).await;
+    let sold = fixture.store.deduct(&deduction("a", 1)).await;
     assert_eq!(sold.unwrap(), committed(9));
     let mut raw = Raw::connect(backend, &url).await;
     assert_matches!(raw.text(cipher).await, Some(_));

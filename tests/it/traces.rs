@@ -66,10 +66,8 @@ async fn receive(State(spans): State<Spans>, headers: HeaderMap, body: String) -
     assert_eq!(leaked(&body, &[password().to_owned()]), None);
     let body: Value = serde_json::from_str(&body).expect("it is JSON");
     let resource = &body["resourceSpans"][0];
-    assert_eq!(
-        resource["resource"]["attributes"][0]["value"]["stringValue"],
-        "stocklock"
-    );
+    let name = &resource["resource"]["attributes"][0]["value"]["stringValue"];
+    assert_eq!(name, "stocklock");
     let received = resource["scopeSpans"][0]["spans"]
         .as_array()
         .expect("spans");
@@ -127,10 +125,8 @@ async fn trace_through_nginx_has_queue_batch_and_statement(
     assert_eq!(http["parentSpanId"], CALLER);
     assert_eq!(attribute(http, "url.path"), "/stock/deduct");
     assert_eq!(attribute(http, "http.response.status_code"), "200");
-    assert_eq!(
-        [&http["kind"], &queue["kind"], &one("statement")["kind"]],
-        [2, 1, 3]
-    );
+    let kinds = [&http["kind"], &queue["kind"], &one("statement")["kind"]];
+    assert_eq!(kinds, [2, 1, 3]);
     assert_eq!(queue["parentSpanId"], http["spanId"]);
     assert_eq!(batch["parentSpanId"], queue["spanId"]);
     let mut texts = String::new();
@@ -141,10 +137,8 @@ async fn trace_through_nginx_has_queue_batch_and_statement(
             .expect("a text");
     }
     // Parameters, not values.
-    assert!(
-        texts.contains("movement") || texts.contains("CALL"),
-        "{texts}"
-    );
+    let has_statement = texts.contains("movement") || texts.contains("CALL");
+    assert!(has_statement, "{texts}");
     assert!(!texts.contains("tea"), "{texts}");
     let time = |span: &Value, name: &str| {
         span[name]
@@ -221,10 +215,6 @@ async fn collector_that_is_away_costs_spans_and_one_log_line() {
         .ok();
     replica.terminate();
     let ended = replica.ended().await;
-    assert_eq!(
-        ended.stderr.matches("OTEL_EXPORTER_OTLP_ENDPOINT").count(),
-        1,
-        "{}",
-        ended.stderr
-    );
+    let told = ended.stderr.matches("OTEL_EXPORTER_OTLP_ENDPOINT").count();
+    assert_eq!(told, 1, "{}", ended.stderr);
 }

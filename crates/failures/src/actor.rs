@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::Failure;
 use crate::session::{Address, LOST, Session};
 
 /// Upper bound on everything that a story waits for. An idle machine needs milliseconds.
@@ -27,9 +27,9 @@ pub(crate) struct Line {
 
 impl Line {
     /// Connects from this process.
-    pub(crate) async fn open(address: &Address) -> Result<Self, Failure> {
+    pub(crate) async fn open(address: &Address) -> Result<Self> {
         let opened = timeout(PATIENCE, Session::open(address)).await;
-        let mut session = opened.map_err(|_| Failure::new("no connection in time"))??;
+        let mut session = opened.ok().context("no connection in time")??;
         let (orders, mut received) = mpsc::channel::<Order>(1);
         let task = tokio::spawn(async move {
             while let Some((command, answer)) = received.recv().await {
@@ -55,7 +55,7 @@ impl Line {
     }
 
     /// Asks the server for the id of the connection.
-    pub(crate) async fn with_id(mut self) -> Result<Self, Failure> {
+    pub(crate) async fn with_id(mut self) -> Result<Self> {
         if let Some(command) = Session::id_command(self.address.kind) {
             self.id = self.answer(command).await?;
         }
@@ -71,15 +71,14 @@ impl Line {
     }
 
     /// Sends a command and waits for the answer.
-    pub(crate) async fn answer(&self, command: &str) -> Result<String, Failure> {
+    pub(crate) async fn answer(&self, command: &str) -> Result<String> {
         received(self.send(command).await).await
     }
 }
 
 /// The answer to a command that was sent.
-pub(crate) async fn received(answer: oneshot::Receiver<String>) -> Result<String, Failure> {
-    match timeout(PATIENCE, answer).await {
-        Ok(answer) => Ok(answer.unwrap_or_else(|_| LOST.to_owned())),
-        Err(_) => Err(Failure::new(format!("no answer within {PATIENCE:?}"))),
-    }
+pub(crate) async fn received(answer: oneshot::Receiver<String>) -> Result<String> {
+    let answered = timeout(PATIENCE, answer).await.ok();
+    let answer = answered.with_context(|| format!("no answer within {PATIENCE:?}"))?;
+    Ok(answer.unwrap_or_else(|_| LOST.to_owned()))
 }

@@ -3,6 +3,7 @@
 use std::env;
 use std::fmt::Write as _;
 
+use anyhow::Context as _;
 use clap::Args;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
@@ -96,8 +97,7 @@ impl FailuresArgs {
         print: impl Fn(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         if self.actor {
-            let served = process::serve_actor().await;
-            return Ok(served.map_err(|error| Failure::new(error.to_string()))?);
+            return Ok(process::serve_actor().await.map_err(Failure::from)?);
         }
         if self.markdown {
             return print(&document());
@@ -141,12 +141,11 @@ impl FailuresArgs {
         if problems.is_empty() {
             return Ok(());
         }
-        Err(Failure::new(problems.join("\n")).into())
+        Err(Failure(problems.join("\n")).into())
     }
 
     fn places(&self) -> Result<Places, Failure> {
-        let program = env::current_exe()
-            .map_err(|error| Failure::new(format!("cannot find this program's file: {error}")))?;
+        let program = env::current_exe().context("cannot find this program's file")?;
         let url = |url: &Option<SecretString>| url.as_ref().map(|url| url.expose_secret().into());
         let servers = &self.servers;
         Ok(Places {
@@ -175,10 +174,8 @@ impl FailuresArgs {
             .await?;
         let line = json!(telling).to_string();
         if first.is_some_and(|first| first != line) {
-            return Err(Failure::new(format!(
-                "{}: a later run differs: {line}",
-                story.name
-            )));
+            let error = format!("{}: a later run differs: {line}", story.name);
+            return Err(Failure(error));
         }
         Ok((line, telling))
     }
@@ -190,13 +187,8 @@ fn list(as_json: bool) -> String {
     let mut group = "";
     for story in stories::all() {
         if as_json {
-            let Story {
-                name,
-                group,
-                summary,
-                servers,
-                ..
-            } = story;
+            let (name, group) = (story.name, story.group);
+            let (summary, servers) = (story.summary, &story.servers);
             let line =
                 json!({"name": name, "group": group, "summary": summary, "servers": servers});
             // Writing to a text cannot fail.

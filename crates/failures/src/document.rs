@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::stories;
-use crate::story::{Seen, Story, Variant};
+use crate::story::{Seen, Story};
 
 const HEAD: &str = "\
 # The gallery of failures
@@ -58,24 +58,19 @@ fn add(text: &mut String, story: &Story) {
     let setup = setup.join("\n").replace('~', "");
     let _ = write!(text, "\nBefore the first step:\n\n```text\n{setup}\n```\n");
     for (title, variant) in [
-        ("What goes wrong", Variant::Naive),
-        ("The right way", Variant::Right),
+        ("What goes wrong", &story.naive),
+        ("The right way", &story.right),
     ] {
         let _ = write!(text, "\n{title}:\n\n");
-        story
-            .written(variant)
-            .iter()
-            .for_each(|step| add_step(text, step));
-        let _ = write!(text, "\nAt the end: {}\n", story.finding(variant));
+        for step in &variant.steps {
+            let Seen {
+                actor,
+                command,
+                answer,
+                sentence,
+            } = step;
+            let _ = writeln!(text, "1. **{actor}** `{command}` → `{answer}`. {sentence}");
+        }
+        let _ = write!(text, "\nAt the end: {}\n", variant.finding);
     }
-}
-
-fn add_step(text: &mut String, step: &Seen) {
-    let Seen {
-        actor,
-        command,
-        answer,
-        sentence,
-    } = step;
-    let _ = writeln!(text, "1. **{actor}** `{command}` → `{answer}`. {sentence}");
 }

@@ -2,85 +2,56 @@
 
 use std::collections::BTreeMap;
 
-use crate::Failure;
+use anyhow::{Context as _, Result};
 
 /// The values, by their names in the story.
 pub(crate) type Values = BTreeMap<String, i64>;
 
+type Comparison = fn(&i64, &i64) -> bool;
+
+const COMPARISONS: [(&str, Comparison); 4] = [
+    (" != ", i64::ne),
+    (" == ", i64::eq),
+    (" < ", i64::lt),
+    (" > ", i64::gt),
+];
+
 /// A comparison of two sums, such as `sold + left != 10`.
 #[derive(Debug, Clone)]
 pub(crate) struct Anomaly {
-    left: Vec<Term>,
-    comparison: Comparison,
-    right: Vec<Term>,
-}
-
-#[derive(Debug, Clone)]
-enum Term {
-    Number(i64),
-    Value(&'static str),
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Comparison {
-    Different,
-    Equal,
-    Less,
-    Greater,
+    left: &'static str,
+    compare: Comparison,
+    right: &'static str,
 }
 
 impl Anomaly {
     /// Parses `SUM != SUM`, or the same with `==`, `<` or `>`.
-    pub(crate) fn parse(text: &'static str) -> Result<Self, Failure> {
-        let comparisons = [
-            (" != ", Comparison::Different),
-            (" == ", Comparison::Equal),
-            (" < ", Comparison::Less),
-            (" > ", Comparison::Greater),
-        ];
-        let found = comparisons.iter().find_map(|(sign, comparison)| {
+    pub(crate) fn parse(text: &'static str) -> Result<Self> {
+        let found = COMPARISONS.iter().find_map(|(sign, compare)| {
             let (left, right) = text.split_once(sign)?;
-            Some((left, *comparison, right))
+            Some(Self {
+                left,
+                compare: *compare,
+                right,
+            })
         });
-        let (left, comparison, right) =
-            found.ok_or_else(|| Failure::new(format!("`{text}` is not a comparison")))?;
-        Ok(Self {
-            left: terms(left),
-            comparison,
-            right: terms(right),
-        })
+        found.with_context(|| format!("`{text}` is not a comparison"))
     }
 
     /// Whether the values show the anomaly.
-    pub(crate) fn holds(&self, values: &Values) -> Result<bool, Failure> {
-        let (left, right) = (sum(&self.left, values)?, sum(&self.right, values)?);
-        Ok(match self.comparison {
-            Comparison::Different => left != right,
-            Comparison::Equal => left == right,
-            Comparison::Less => left < right,
-            Comparison::Greater => left > right,
-        })
+    pub(crate) fn holds(&self, values: &Values) -> Result<bool> {
+        let (left, right) = (sum(self.left, values)?, sum(self.right, values)?);
+        Ok((self.compare)(&left, &right))
     }
 }
 
-fn terms(text: &'static str) -> Vec<Term> {
-    let terms = text.split(" + ").map(str::trim);
-    terms
-        .map(|term| term.parse().map_or(Term::Value(term), Term::Number))
-        .collect()
-}
-
-fn sum(terms: &[Term], values: &Values) -> Result<i64, Failure> {
-    let mut sum = 0;
-    for term in terms {
-        sum += match term {
-            Term::Number(number) => *number,
-            Term::Value(name) => *values
-                .get(*name)
-                .ok_or_else(|| Failure::new(format!("no evidence is named `{name}`")))?,
-        };
-    }
-    Ok(sum)
+/// The sum of numbers and values.
+fn sum(terms: &str, values: &Values) -> Result<i64> {
+    let term = |term: &str| {
+        let number = term.parse().ok().or_else(|| values.get(term).copied());
+        number.with_context(|| format!("no evidence is named `{term}`"))
+    };
+    terms.split(" + ").map(str::trim).map(term).sum()
 }
 
 #[cfg(test)]

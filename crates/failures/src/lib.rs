@@ -44,13 +44,8 @@ pub use variant::Falsified;
 #[error("{0}")]
 pub struct Failure(String);
 
-impl Failure {
-    fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
-    }
-
-    /// The same failure with the place in front.
-    fn at(self, place: impl std::fmt::Display) -> Self {
-        Self(format!("{place}: {}", self.0))
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self(format!("{error:#}"))
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result, bail, ensure};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::Failure;
 use crate::actor::PATIENCE;
 
 /// The mutexes, and who holds them.
@@ -25,9 +25,8 @@ pub(crate) struct Waiting {
 
 impl Mutexes {
     /// Carries out `lock NAME` or `unlock NAME`.
-    pub(crate) fn run(&mut self, command: &str) -> Result<String, Failure> {
-        let unknown = || Failure::new(format!("unknown command of a mutex: {command}"));
-        let (word, name) = command.split_once(' ').ok_or_else(unknown)?;
+    pub(crate) fn run(&mut self, command: &str) -> Result<String> {
+        let (word, name) = command.split_once(' ').unwrap_or_default();
         let answer = match word {
             "lock" => match self.named(name).try_lock_owned() {
                 Ok(held) => {
@@ -38,27 +37,25 @@ impl Mutexes {
             },
             "unlock" if self.held.remove(name).is_some() => "ok",
             "unlock" => "error: not locked",
-            _ => return Err(unknown()),
+            _ => bail!("unknown command of a mutex: {command}"),
         };
         Ok(answer.to_owned())
     }
 
     /// Starts to wait. Fails if the mutex is free.
-    pub(crate) fn wait(&mut self, command: &str) -> Result<Waiting, Failure> {
+    pub(crate) fn wait(&mut self, command: &str) -> Result<Waiting> {
         let name = command.strip_prefix("lock ").unwrap_or(command).to_owned();
         let mutex = self.named(&name);
-        if mutex.try_lock().is_ok() {
-            return Err(Failure::new("did not wait: nothing holds the mutex"));
-        }
+        let is_held = mutex.try_lock().is_err();
+        ensure!(is_held, "did not wait: nothing holds the mutex");
         let held = tokio::spawn(mutex.lock_owned());
         Ok(Waiting { name, held })
     }
 
     /// Waits until the actor holds the mutex.
-    pub(crate) async fn finish(&mut self, waiting: Waiting) -> Result<String, Failure> {
+    pub(crate) async fn finish(&mut self, waiting: Waiting) -> Result<String> {
         let held = timeout(PATIENCE, waiting.held).await;
-        let held = held.ok().and_then(Result::ok);
-        let held = held.ok_or_else(|| Failure::new("it still waits for the mutex"))?;
+        let held = held.ok().context("it still waits for the mutex")??;
         self.held.insert(waiting.name, held);
         Ok("ok".to_owned())
     }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use anyhow::{Context as _, Result};
 use stocklock_servers::proxy::{Hold, Mode, Proxy};
 
-use crate::Failure;
 use crate::session::{Address, Kind};
 
 /// The proxies between actors and servers, and the messages that they hold.
@@ -26,12 +26,12 @@ impl Networks {
     }
 
     /// The address through the proxy of an actor.
-    pub(crate) fn through(&self, actor: &str, address: &Address) -> Result<Address, Failure> {
+    pub(crate) fn through(&self, actor: &str, address: &Address) -> Result<Address> {
         address.through(self.proxy(actor)?.address().port())
     }
 
     /// Carries out a command about the network. Returns false if it is not one.
-    pub(crate) async fn run(&mut self, command: &str) -> Result<bool, Failure> {
+    pub(crate) async fn run(&mut self, command: &str) -> Result<bool> {
         let words: Vec<_> = command.split_whitespace().collect();
         match *words.as_slice() {
             ["cut", actor, "before", text] => {
@@ -46,7 +46,7 @@ impl Networks {
             }
             ["deliver", actor] => {
                 let hold = self.holds.remove(actor);
-                let hold = hold.ok_or_else(|| Failure::new("nothing is held"))?;
+                let hold = hold.context("nothing is held")?;
                 hold.held().await;
                 hold.deliver().await;
             }
@@ -56,8 +56,8 @@ impl Networks {
         Ok(true)
     }
 
-    fn proxy(&self, actor: &str) -> Result<&Proxy, Failure> {
+    fn proxy(&self, actor: &str) -> Result<&Proxy> {
         let proxy = self.proxies.get(actor);
-        proxy.ok_or_else(|| Failure::new(format!("{actor} has no proxy")))
+        proxy.with_context(|| format!("{actor} has no proxy"))
     }
 }

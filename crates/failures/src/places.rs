@@ -3,18 +3,20 @@
 //! A server without a number may be one that the caller names. `redis-1` is always a private server,
 //! empty, and only for one variant, because stories kill such servers.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use stocklock_servers::{
     Backend, Nginx, PrivateServer, Program, Settings, TestDatabase, TestZooKeeper,
 };
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
-use crate::Failure;
 use crate::session::{Address, Kind, Session};
 use crate::story::Story;
 
@@ -39,7 +41,6 @@ pub struct Places {
 }
 
 /// What a variant has on a server. Dropping this removes it.
-#[derive(Debug)]
 pub(crate) struct Ground {
     pub(crate) address: Address,
     /// A server that the variant may kill.
@@ -48,14 +49,7 @@ pub(crate) struct Ground {
 }
 
 /// What must live as long as the variant.
-#[derive(Debug)]
-enum Remains {
-    Directory { _directory: TempDir },
-    Database { _database: TestDatabase },
-    Root { _root: TestZooKeeper },
-    Proxy { _nginx: Nginx },
-    Nothing,
-}
+type Remains = Option<Box<dyn Any + Send + Sync>>;
 
 /// The servers that run.
 #[derive(Debug)]
@@ -80,61 +74,79 @@ impl Servers {
         story: &Story,
         prefix: &str,
         upstreams: &[String],
-    ) -> Result<Ground, Failure> {
-        let failed = |error: Failure| error.at(server);
+    ) -> Result<Ground> {
         let kind = Kind::of(server)?;
+        let ground = |url: &str, remains: Remains| Ground {
+            address: Address {
+                kind,
+                url: url.to_owned(),
+                prefix: prefix.to_owned(),
+                session: LONG_SESSION,
+            },
+            server: None,
+            _remains: remains,
+        };
         let (program, named) = match kind {
-            Kind::Sqlite => return sqlite().map_err(failed),
-            Kind::Nginx => return nginx(upstreams).await.map_err(failed),
+            Kind::Sqlite => {
+                let directory = TempDir::with_prefix("stocklock-failures-")?;
+                let file = directory.path().join("stock.db");
+                let url = format!("sqlite://{}?mode=rwc", file.display());
+                return Ok(ground(&url, Some(Box::new(directory))));
+            }
+            Kind::Nginx => {
+                let nginx = Nginx::before(upstreams).await?;
+                let address = nginx.address().to_owned();
+                return Ok(ground(&address, Some(Box::new(nginx))));
+            }
             Kind::Mariadb => (Program::MariaDb, &self.places.mariadb),
             Kind::Postgres => (Program::Postgres, &self.places.postgres),
             Kind::Redis => (Program::Redis, &self.places.redis),
             Kind::Zookeeper => (Program::ZooKeeper, &self.places.zookeeper),
         };
-        let (url, private) = if server.contains('-') {
-            let started = start(program, &replication(server, story)).await;
-            let started = started.map_err(failed)?;
-            (started.url().to_owned(), Some(started))
-        } else if let Some(url) = named {
-            (url.clone(), None)
-        } else {
-            let mut private = self.private.lock().await;
-            let started = match private.get(&program) {
-                Some(started) => Arc::clone(started),
-                None => start(program, &[]).await.map_err(failed)?,
-            };
-            private.insert(program, Arc::clone(&started));
-            (started.url().to_owned(), None)
+        if server.contains('-') {
+            // It is empty, and what a story writes ends with it.
+            let started = start(program, &replication(server, story)).await?;
+            return Ok(Ground {
+                server: Some(Arc::clone(&started)),
+                ..ground(started.url(), None)
+            });
+        }
+        let url = match named {
+            Some(url) => url.clone(),
+            None => self.private(program).await?,
         };
         // What is on a private server ends with it.
         let stays = named.is_some();
-        let mut address = Address {
-            kind,
-            url,
-            prefix: prefix.to_owned(),
-            session: LONG_SESSION,
+        let backend = match program {
+            Program::MariaDb => Backend::Mysql,
+            Program::Postgres => Backend::Postgres,
+            Program::ZooKeeper => {
+                let root = TestZooKeeper::create(&url, stays).await?;
+                return Ok(ground(&root.connect.clone(), Some(Box::new(root))));
+            }
+            Program::Redis => return Ok(ground(&url, None)),
         };
-        let remains = match private {
-            // It is empty, and what a story writes ends with it.
-            Some(_) => Ok(Remains::Nothing),
-            None => place(&mut address, stays).await,
-        };
-        Ok(Ground {
-            _remains: remains.map_err(|error| failed(Failure::new(error)))?,
-            address,
-            server: private,
-        })
+        let database = TestDatabase::create(backend, &url, stays).await?;
+        Ok(ground(&database.url.clone(), Some(Box::new(database))))
     }
-}
 
-impl Servers {
+    /// The URL of the private server of all stories, which is started if it does not run.
+    async fn private(&self, program: Program) -> Result<String> {
+        let mut private = self.private.lock().await;
+        let started = match private.entry(program) {
+            Entry::Occupied(running) => running.into_mut(),
+            Entry::Vacant(place) => place.insert(start(program, &[]).await?),
+        };
+        Ok(started.url().to_owned())
+    }
+
     /// Deletes the keys of a story from a Redis that the caller has named.
-    pub(crate) async fn remove_keys(&self, ground: &Ground, story: &Story) -> Result<(), Failure> {
+    pub(crate) async fn remove_keys(&self, ground: &Ground, story: &Story) -> Result<()> {
         if self.places.redis.is_none() {
             return Ok(());
         }
-        let steps = story.naive.iter().chain(&story.right);
-        let commands = steps.map(|step| step.command).chain(story.setup.clone());
+        let commands = story.steps().map(|step| step.command);
+        let commands = commands.chain(story.setup.clone());
         let keys: Vec<_> = commands
             .flat_map(crate::redis_words::words)
             .filter(|word| word.starts_with('~'))
@@ -144,33 +156,10 @@ impl Servers {
         }
         let mut session = Session::open(&ground.address).await?;
         let deleted = session.run(&format!("DEL {}", keys.join(" "))).await;
-        match deleted.parse::<u64>() {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Failure::new(format!("cannot delete its keys: {deleted}"))),
-        }
+        let is_count = deleted.parse::<u64>().is_ok();
+        ensure!(is_count, "cannot delete its keys: {deleted}");
+        Ok(())
     }
-}
-
-/// Creates an empty part of a server, and makes the address point to it.
-async fn place(address: &mut Address, stays: bool) -> Result<Remains, String> {
-    let failed = |error| format!("{error:#}");
-    let backend = match address.kind {
-        Kind::Sqlite | Kind::Redis | Kind::Nginx => return Ok(Remains::Nothing),
-        Kind::Mariadb => Backend::Mysql,
-        Kind::Postgres => Backend::Postgres,
-        Kind::Zookeeper => {
-            let root = TestZooKeeper::create(&address.url, stays).await;
-            let root = root.map_err(failed)?;
-            address.url.clone_from(&root.connect);
-            return Ok(Remains::Root { _root: root });
-        }
-    };
-    let database = TestDatabase::create(backend, &address.url, stays).await;
-    let database = database.map_err(failed)?;
-    address.url.clone_from(&database.url);
-    Ok(Remains::Database {
-        _database: database,
-    })
 }
 
 /// The arguments with which a server can replicate another one of its story, or be replicated.
@@ -182,42 +171,8 @@ fn replication(server: &str, story: &Story) -> Vec<String> {
     Vec::new()
 }
 
-async fn start(program: Program, arguments: &[String]) -> Result<Arc<PrivateServer>, Failure> {
+async fn start(program: Program, arguments: &[String]) -> Result<Arc<PrivateServer>> {
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let started = PrivateServer::launch(program, &Settings::Test, &arguments).await;
-    let started = started.map_err(|error| Failure::new(format!("{error:#}")))?;
+    let started = PrivateServer::launch(program, &Settings::Test, &arguments).await?;
     Ok(Arc::new(started))
-}
-
-async fn nginx(upstreams: &[String]) -> Result<Ground, Failure> {
-    let nginx = Nginx::before(upstreams).await;
-    let nginx = nginx.map_err(|error| Failure::new(format!("{error:#}")))?;
-    Ok(Ground {
-        address: Address {
-            kind: Kind::Nginx,
-            url: nginx.address().to_owned(),
-            prefix: String::new(),
-            session: LONG_SESSION,
-        },
-        server: None,
-        _remains: Remains::Proxy { _nginx: nginx },
-    })
-}
-
-fn sqlite() -> Result<Ground, Failure> {
-    let directory = TempDir::with_prefix("stocklock-failures-");
-    let directory = directory.map_err(|error| Failure::new(error.to_string()))?;
-    let file = directory.path().join("stock.db");
-    Ok(Ground {
-        address: Address {
-            kind: Kind::Sqlite,
-            url: format!("sqlite://{}?mode=rwc", file.display()),
-            prefix: String::new(),
-            session: LONG_SESSION,
-        },
-        server: None,
-        _remains: Remains::Directory {
-            _directory: directory,
-        },
-    })
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
 
+use anyhow::{Context as _, Result, bail};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use stocklock_servers::signals;
@@ -15,7 +16,6 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::Failure;
 use crate::actor::{Line, Order};
 use crate::session::{Address, LOST, Session};
 
@@ -36,15 +36,14 @@ pub(crate) struct ActorProcess {
 
 impl ActorProcess {
     /// Starts `program failures --actor`.
-    pub(crate) fn start(program: &Path) -> Result<Self, Failure> {
+    pub(crate) fn start(program: &Path) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["failures", "--actor"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.kill_on_drop(true).spawn();
-        let mut child =
-            child.map_err(|error| Failure::new(format!("cannot start a process: {error}")))?;
+        let mut child = child.context("cannot start a process")?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::new("the process has no input or output"));
+            bail!("the process has no input or output");
         };
         let (requests, received) = mpsc::channel(1);
         let task = tokio::spawn(ask(input, BufReader::new(output).lines(), received));
@@ -56,7 +55,7 @@ impl ActorProcess {
     }
 
     /// Opens a connection from that process.
-    pub(crate) async fn line(&self, address: &Address) -> Result<Line, Failure> {
+    pub(crate) async fn line(&self, address: &Address) -> Result<Line> {
         let (orders, mut received) = mpsc::channel::<Order>(1);
         let (requests, to) = (self.requests.clone(), address.clone());
         let task = tokio::spawn(async move {
@@ -71,28 +70,28 @@ impl ActorProcess {
         line.with_id().await
     }
 
-    fn id(&self) -> Result<Pid, Failure> {
+    fn id(&self) -> Result<Pid> {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
         let id = id.and_then(Pid::from_raw);
-        id.ok_or_else(|| Failure::new("the process has ended"))
+        id.context("the process has ended")
     }
 
     /// Stops it, and returns once none of its threads is running.
-    pub(crate) async fn stop(&self) -> Result<(), Failure> {
+    pub(crate) async fn stop(&self) -> Result<()> {
         signals::stop(self.id()?).await;
         Ok(())
     }
 
     /// Continues it.
-    pub(crate) fn resume(&self) -> Result<(), Failure> {
+    pub(crate) fn resume(&self) -> Result<()> {
         signals::resume(self.id()?);
         Ok(())
     }
 
     /// Kills it, and returns once it is dead.
-    pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn kill(&mut self) -> Result<()> {
         let killed = self.child.kill().await;
-        killed.map_err(|error| Failure::new(format!("cannot kill a process: {error}")))
+        killed.context("cannot kill a process")
     }
 }
 
@@ -120,15 +119,14 @@ async fn ask(
 ///
 /// # Errors
 /// If standard input or output fails, or a request is not one.
-pub(crate) async fn serve_actor() -> std::io::Result<()> {
+pub(crate) async fn serve_actor() -> Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut output = tokio::io::stdout();
     let mut sessions: HashMap<String, Session> = HashMap::new();
     while let Some(line) = lines.next_line().await? {
         let Request { address, command } = serde_json::from_str(&line)?;
         if !sessions.contains_key(&address.url) {
-            let opened = Session::open(&address).await;
-            let opened = opened.map_err(std::io::Error::other)?;
+            let opened = Session::open(&address).await?;
             sessions.insert(address.url.clone(), opened);
         }
         let answer = match sessions.get_mut(&address.url) {

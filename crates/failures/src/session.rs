@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
+use anyhow::{Error, Result, anyhow};
+use serde::de::{IntoDeserializer as _, value};
 use serde::{Deserialize, Serialize};
 use url::Url;
-
-use crate::Failure;
 
 mod http;
 mod redis;
@@ -32,16 +32,10 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// The kind of `redis-2` is Redis.
-    pub(crate) fn of(server: &str) -> Result<Self, Failure> {
-        match server.split('-').next().unwrap_or(server) {
-            "sqlite" => Ok(Self::Sqlite),
-            "mariadb" => Ok(Self::Mariadb),
-            "postgres" => Ok(Self::Postgres),
-            "redis" => Ok(Self::Redis),
-            "zookeeper" => Ok(Self::Zookeeper),
-            "nginx" => Ok(Self::Nginx),
-            _ => Err(Failure::new(format!("there is no server `{server}`"))),
-        }
+    pub(crate) fn of(server: &str) -> Result<Self> {
+        let name = server.split('-').next().unwrap_or(server);
+        let kind = Self::deserialize(name.into_deserializer());
+        kind.map_err(|_: value::Error| anyhow!("there is no server `{server}`"))
     }
 }
 
@@ -60,7 +54,7 @@ pub(crate) struct Address {
 
 impl Address {
     /// The same through another port.
-    pub(crate) fn through(&self, port: u16) -> Result<Self, Failure> {
+    pub(crate) fn through(&self, port: u16) -> Result<Self> {
         if self.kind == Kind::Zookeeper {
             let root = self.url.find('/').map_or("", |root| &self.url[root..]);
             return Ok(Self {
@@ -68,11 +62,10 @@ impl Address {
                 ..self.clone()
             });
         }
-        let mut url = Url::parse(&self.url).map_err(|error| Failure::new(error.to_string()))?;
-        url.set_host(Some("127.0.0.1"))
-            .map_err(|error| Failure::new(error.to_string()))?;
-        url.set_port(Some(port))
-            .map_err(|()| Failure::new("the URL can have no port"))?;
+        let mut url = Url::parse(&self.url)?;
+        url.set_host(Some("127.0.0.1"))?;
+        let set = url.set_port(Some(port));
+        set.map_err(|()| anyhow!("the URL can have no port"))?;
         Ok(Self {
             url: url.into(),
             ..self.clone()
@@ -90,24 +83,23 @@ pub(crate) enum Session {
 
 impl Session {
     /// Connects.
-    pub(crate) async fn open(address: &Address) -> Result<Self, Failure> {
+    pub(crate) async fn open(address: &Address) -> Result<Self> {
         let opened = match address.kind {
             Kind::Sqlite | Kind::Mariadb | Kind::Postgres => {
                 let session = sql::SqlSession::open(address).await;
-                session.map(Self::Sql).map_err(|error| error.to_string())
+                session.map(Self::Sql).map_err(Error::from)
             }
             Kind::Redis => {
                 let session = redis::RedisSession::open(address).await;
-                session.map(Self::Redis).map_err(|error| error.to_string())
+                session.map(Self::Redis).map_err(Error::from)
             }
             Kind::Zookeeper => {
                 let session = zookeeper::ZooKeeperSession::open(address).await;
-                let session = session.map(Self::ZooKeeper);
-                session.map_err(|error| error.to_string())
+                session.map(Self::ZooKeeper).map_err(Error::from)
             }
             Kind::Nginx => Ok(Self::Http(http::HttpSession::new(address))),
         };
-        opened.map_err(|error| Failure::new(format!("cannot connect: {error}")))
+        opened.map_err(|error| anyhow!("cannot connect: {error}"))
     }
 
     /// Sends a command, and returns the answer.

@@ -89,20 +89,11 @@ mod tests {
         let mut groups = BTreeSet::new();
         let mut last = "";
         for story in all() {
-            assert!(
-                !story.naive.is_empty() && !story.right.is_empty(),
-                "{}",
-                story.name
-            );
-            assert!(story.naive.len() <= 20, "{} is too long", story.name);
-            let steps = story.naive.iter().chain(&story.right);
-            for step in steps {
-                assert!(
-                    !step.sentence.is_empty(),
-                    "{}: {}",
-                    story.name,
-                    step.command
-                );
+            let (name, steps) = (story.name, story.naive.steps.len());
+            assert!(steps > 0 && !story.right.steps.is_empty(), "{name}");
+            assert!(steps <= 20, "{name} is too long");
+            for step in story.steps() {
+                assert!(!step.sentence.is_empty(), "{name}: {}", step.command);
             }
             if story.group != last {
                 last = story.group;

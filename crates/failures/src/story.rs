@@ -20,6 +20,7 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -27,51 +28,69 @@ use crate::Failure;
 use crate::evidence::Anomaly;
 use crate::expect::{Answer, Expected, Named, WAITS};
 
-/// One classic way to get stock wrong, and the right way.
-#[derive(Debug, Clone)]
+/// One classic way to get stock wrong.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = StoryBody)]
 pub struct Story {
-    /// Its name on the command line.
+    /// Its name.
     pub name: &'static str,
     /// A few words.
     pub title: &'static str,
-    /// Stories of one group are listed together.
+    /// Stories of one group belong together.
     pub group: &'static str,
-    /// What happens, in one line.
+    /// What happens.
     pub summary: &'static str,
     /// Why it happens.
     pub why: &'static str,
     /// What to do instead.
     pub right_way: &'static str,
-    /// Which strategy of this service is affected, or why none is.
+    /// Which strategies are affected.
     pub strategy: &'static str,
-    /// The servers that it needs; the first one is the default.
+    /// The servers that it needs.
     pub servers: Vec<&'static str>,
+    /// Who acts.
+    pub actors: Vec<&'static str>,
+    /// What goes wrong.
+    pub naive: Variant,
+    /// What does not.
+    pub right: Variant,
     /// The actors that run in processes of their own, which can be stopped and killed.
+    #[serde(skip)]
     pub(crate) processes: BTreeSet<&'static str>,
     /// The actors whose connections pass a proxy, which can hold and cut them.
+    #[serde(skip)]
     pub(crate) proxied: BTreeSet<&'static str>,
     /// The actors to which nginx sends requests, in this order.
+    #[serde(skip)]
     pub(crate) upstreams: Vec<&'static str>,
     /// The actors that use one connection. With `naive` in front, only in the naive variant.
+    #[serde(skip)]
     pub(crate) sharing: BTreeSet<&'static str>,
     /// What to say about the evidence: `{name}` is a value.
-    pub(crate) finding: &'static str,
+    #[serde(skip)]
+    finding: &'static str,
+    #[serde(skip)]
     pub(crate) anomaly: Anomaly,
+    #[serde(skip)]
     pub(crate) setup: Vec<&'static str>,
-    /// The steps that go wrong.
-    pub(crate) naive: Vec<Step>,
-    /// The steps that do not.
-    pub(crate) right: Vec<Step>,
-    pub(crate) evidence: Vec<Evidence>,
+    /// Names and queries of the values that servers give after the last step.
+    #[serde(skip)]
+    pub(crate) evidence: Vec<(&'static str, &'static str)>,
 }
 
-/// A variant of a story.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Variant {
-    /// It goes wrong.
-    Naive,
-    /// It does not.
-    Right,
+/// One variant of a story.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+#[schema(as = VariantBody)]
+pub struct Variant {
+    /// What the servers have at the end, in words.
+    pub finding: String,
+    /// The steps, in order.
+    pub steps: Vec<Seen>,
+    #[serde(skip)]
+    pub(crate) script: Vec<Step>,
+    /// The values of the evidence, in its order.
+    #[serde(skip)]
+    pub(crate) values: Vec<i64>,
 }
 
 /// One step of a variant.
@@ -100,31 +119,24 @@ pub struct Seen {
     pub sentence: &'static str,
 }
 
-/// A value that a server gives after the last step.
-#[derive(Debug, Clone)]
-pub(crate) struct Evidence {
-    pub(crate) name: &'static str,
-    pub(crate) query: &'static str,
-    pub(crate) naive: i64,
-    pub(crate) right: i64,
-}
-
 impl Story {
     /// Parses a story.
     ///
     /// # Errors
     /// The line that is wrong, and why.
     pub fn parse(name: &'static str, text: &'static str) -> Result<Self, Failure> {
-        let (head, rest) = text
-            .split_once("\n[")
-            .ok_or_else(|| Failure::new("it has no sections").at(name))?;
+        let parsed = Self::parsed(name, text);
+        Ok(parsed.with_context(|| name.to_owned())?)
+    }
+
+    fn parsed(name: &'static str, text: &'static str) -> Result<Self> {
+        let sections = text.split_once("\n[");
+        let (head, rest) = sections.context("it has no sections")?;
         let field = |key: &str| {
             let mut lines = head.lines().filter_map(|line| line.split_once(": "));
             lines.find(|(found, _)| *found == key).map(|(_, it)| it)
         };
-        let needed = |key: &str| {
-            field(key).ok_or_else(|| Failure::new(format!("it has no `{key}`")).at(name))
-        };
+        let needed = |key: &str| field(key).with_context(|| format!("it has no `{key}`"));
         let words = |key: &str| field(key).unwrap_or_default().split_whitespace();
         let mut story = Self {
             name,
@@ -140,10 +152,11 @@ impl Story {
             upstreams: words("upstreams").collect(),
             sharing: words("sharing").collect(),
             finding: needed("finding")?,
-            anomaly: Anomaly::parse(needed("anomaly")?).map_err(|error| error.at(name))?,
+            anomaly: Anomaly::parse(needed("anomaly")?)?,
+            actors: Vec::new(),
             setup: Vec::new(),
-            naive: Vec::new(),
-            right: Vec::new(),
+            naive: Variant::default(),
+            right: Variant::default(),
             evidence: Vec::new(),
         };
         for section in rest.split("\n[") {
@@ -151,22 +164,51 @@ impl Story {
             let lines = lines.lines().filter(|line| !line.trim().is_empty());
             for line in lines {
                 let added = story.add(title, line);
-                added.map_err(|error| error.at(format!("{name}: {line}")))?;
+                added.with_context(|| line.to_owned())?;
             }
         }
-        if story.servers.is_empty() || story.evidence.is_empty() {
-            return Err(Failure::new("it needs servers and evidence").at(name));
+        let is_complete = !(story.servers.is_empty() || story.evidence.is_empty());
+        ensure!(is_complete, "it needs servers and evidence");
+        for step in story.naive.script.iter().chain(&story.right.script) {
+            if !story.actors.contains(&step.actor) {
+                story.actors.push(step.actor);
+            }
         }
+        story.naive.steps = written(&story.naive.script);
+        story.right.steps = written(&story.right.script);
+        story.naive.finding = story.found(&story.naive.values);
+        story.right.finding = story.found(&story.right.values);
         Ok(story)
     }
 
-    fn add(&mut self, section: &str, line: &'static str) -> Result<(), Failure> {
+    fn add(&mut self, section: &str, line: &'static str) -> Result<()> {
+        if section == "setup" {
+            self.setup.push(line.trim());
+            return Ok(());
+        }
+        let parts: Vec<_> = line.split(" | ").map(str::trim).collect();
+        let [first, second, third, fourth] = *parts.as_slice() else {
+            bail!("it has not four parts");
+        };
+        let number = |text: &str| {
+            let number = text.parse();
+            number.map_err(|_| anyhow!("`{text}` is not a number"))
+        };
+        let step = || Step {
+            actor: first,
+            command: second,
+            expected: Expected::parse(third),
+            sentence: fourth,
+        };
         match section {
-            "setup" => self.setup.push(line.trim()),
-            "naive" => self.naive.push(step(line)?),
-            "right" => self.right.push(step(line)?),
-            "evidence" => self.evidence.push(evidence(line)?),
-            other => return Err(Failure::new(format!("unknown section {other}"))),
+            "naive" => self.naive.script.push(step()),
+            "right" => self.right.script.push(step()),
+            "evidence" => {
+                self.evidence.push((first, second));
+                self.naive.values.push(number(third)?);
+                self.right.values.push(number(fourth)?);
+            }
+            other => bail!("unknown section {other}"),
         }
         Ok(())
     }
@@ -183,107 +225,47 @@ impl Story {
         }
     }
 
-    /// The steps of a variant, with the answers that the story expects.
-    pub(crate) fn steps(&self, variant: Variant) -> &[Step] {
-        match variant {
-            Variant::Naive => &self.naive,
-            Variant::Right => &self.right,
-        }
-    }
-
-    /// What a variant shows, with the answers that the story expects. Each telling compares them with
-    /// those of the servers.
-    #[must_use]
-    pub fn written(&self, variant: Variant) -> Vec<Seen> {
-        let mut named = Named::default();
-        let steps = self.steps(variant).iter();
-        steps
-            .map(|step| {
-                let (_, command) = named.fill(step.command);
-                let name = step.expected.name;
-                let answer = match step.expected.answer {
-                    Answer::Text(text) | Answer::Until(text) => named.fill(text).1,
-                    Answer::Waits => WAITS.to_owned(),
-                    Answer::Any => name.map_or("ok".to_owned(), |name| format!("<{name}>")),
-                };
-                if let Some(name) = name {
-                    named.insert(name, &answer, &answer);
-                }
-                Seen {
-                    actor: step.actor,
-                    command: command.replace('~', ""),
-                    answer,
-                    sentence: step.sentence,
-                }
-            })
-            .collect()
+    /// The steps of both variants.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.naive.script.iter().chain(&self.right.script)
     }
 
     /// How many answers both variants get: one for each step and each value of the evidence.
     #[must_use]
     pub fn answers(&self) -> usize {
-        self.naive.len() + self.right.len() + 2 * self.evidence.len()
+        self.steps().count() + 2 * self.evidence.len()
     }
 
-    /// The evidence of a variant in words, with the values that the story expects.
-    #[must_use]
-    pub fn finding(&self, variant: Variant) -> String {
-        let values = self.evidence.iter().map(|evidence| {
-            let value = match variant {
-                Variant::Naive => evidence.naive,
-                Variant::Right => evidence.right,
-            };
-            (evidence.name, value)
-        });
-        self.found(values)
-    }
-
-    /// The evidence in words.
-    pub(crate) fn found<'a>(&self, values: impl Iterator<Item = (&'a str, i64)>) -> String {
-        values.fold(self.finding.to_owned(), |text, (name, value)| {
+    /// These values of the evidence in words.
+    pub(crate) fn found(&self, values: &[i64]) -> String {
+        let values = self.evidence.iter().zip(values);
+        values.fold(self.finding.to_owned(), |text, ((name, _), value)| {
             text.replace(&format!("{{{name}}}"), &value.to_string())
         })
     }
+}
 
-    /// Everyone who acts, in the order of the first step of each.
-    #[must_use]
-    pub fn actors(&self) -> Vec<&'static str> {
-        let mut actors = Vec::new();
-        for step in self.naive.iter().chain(&self.right) {
-            if !actors.contains(&step.actor) {
-                actors.push(step.actor);
-            }
+/// What a variant shows, with the answers that the story expects. Each telling compares them with those of
+/// the servers.
+fn written(script: &[Step]) -> Vec<Seen> {
+    let mut named = Named::default();
+    let written = script.iter().map(|step| {
+        let (_, command) = named.fill(step.command);
+        let name = step.expected.name;
+        let answer = match step.expected.answer {
+            Answer::Text(text) | Answer::Until(text) => named.fill(text).1,
+            Answer::Waits => WAITS.to_owned(),
+            Answer::Any => name.map_or("ok".to_owned(), |name| format!("<{name}>")),
+        };
+        if let Some(name) = name {
+            named.insert(name, &answer, &answer);
         }
-        actors
-    }
-}
-
-/// The four parts of a line, which are separated by ` | `.
-fn parts(line: &'static str) -> Result<[&'static str; 4], Failure> {
-    let parts: Vec<_> = line.split(" | ").map(str::trim).collect();
-    <[_; 4]>::try_from(parts).map_err(|_| Failure::new("it has not four parts"))
-}
-
-fn step(line: &'static str) -> Result<Step, Failure> {
-    let [actor, command, answer, sentence] = parts(line)?;
-    Ok(Step {
-        actor,
-        command,
-        sentence,
-        expected: Expected::parse(answer),
-    })
-}
-
-fn evidence(line: &'static str) -> Result<Evidence, Failure> {
-    let [name, query, naive, right] = parts(line)?;
-    let number = |text: &str| {
-        let number = text.parse();
-        number.map_err(|_| Failure::new(format!("`{text}` is not a number")))
-    };
-    Ok(Evidence {
-        name,
-        query,
-        naive: number(naive)?,
-        right: number(right)?,
-    })
+        Seen {
+            actor: step.actor,
+            command: command.replace('~', ""),
+            answer,
+            sentence: step.sentence,
+        }
+    });
+    written.collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::places::{Places, Servers};
-use crate::story::{Story, Variant};
+use crate::story::Story;
 use crate::telling::Telling;
 use crate::variant::{Falsified, tell};
 
@@ -36,15 +36,12 @@ impl Teller {
         order: Order,
         falsified: Option<Falsified>,
     ) -> Result<Telling, Failure> {
-        let naive = match order {
-            Order::AsWritten => Variant::Naive,
-            Order::Swapped => Variant::Right,
-        };
+        let is_naive = order == Order::AsWritten;
         let mut falsified = falsified;
         Ok(Telling {
             name: story.name,
-            naive: tell(story, &self.0, naive, &mut falsified).await?,
-            right: tell(story, &self.0, Variant::Right, &mut falsified).await?,
+            naive: tell(story, &self.0, is_naive, &mut falsified).await?,
+            right: tell(story, &self.0, false, &mut falsified).await?,
         })
     }
 }

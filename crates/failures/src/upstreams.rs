@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::io;
 
+use anyhow::{Context as _, Result, bail};
 use stocklock_servers::ports::free_port;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::Failure;
 use crate::actor::PATIENCE;
 
 /// The listeners and the open requests, by the names of the actors.
@@ -21,48 +21,40 @@ pub(crate) struct Upstreams {
 
 impl Upstreams {
     /// Listens for an actor. Returns `host:port`.
-    pub(crate) async fn listen(&mut self, actor: &'static str) -> Result<String, Failure> {
+    pub(crate) async fn listen(&mut self, actor: &'static str) -> Result<String> {
         let listener = TcpListener::bind(("127.0.0.1", free_port())).await;
-        let listener = listener.map_err(|error| failed(&error))?;
-        let address = listener.local_addr().map_err(|error| failed(&error))?;
+        let listener = listener.context("HTTP")?;
+        let address = listener.local_addr().context("HTTP")?;
         self.listeners.insert(actor, listener);
         Ok(address.to_string())
     }
 
     /// Carries out `receive` or `answer STATUS TEXT`.
-    pub(crate) async fn run(
-        &mut self,
-        actor: &'static str,
-        command: &str,
-    ) -> Result<String, Failure> {
+    pub(crate) async fn run(&mut self, actor: &'static str, command: &str) -> Result<String> {
         let words: Vec<_> = command.splitn(3, ' ').collect();
         match *words.as_slice() {
             ["receive"] => {
                 let listener = self.listeners.get(actor);
-                let listener = listener.ok_or_else(|| Failure::new("it is not an upstream"))?;
+                let listener = listener.context("it is not an upstream")?;
                 let received = timeout(PATIENCE, receive(listener)).await;
-                let received = received.map_err(|_| Failure::new("nginx sent no request"))?;
-                let (request, stream) = received.map_err(|error| failed(&error))?;
+                let received = received.ok().context("nginx sent no request")?;
+                let (request, stream) = received.context("HTTP")?;
                 self.open.insert(actor, stream);
                 Ok(request)
             }
             ["answer", status, text] => {
                 let stream = self.open.remove(actor);
-                let mut stream = stream.ok_or_else(|| Failure::new("no request is open"))?;
+                let mut stream = stream.context("no request is open")?;
                 let length = text.len();
                 let answer = format!(
                     "HTTP/1.1 {status} OK\r\nContent-Type: text/plain\r\n\
                      Content-Length: {length}\r\nConnection: close\r\n\r\n{text}"
                 );
-                stream
-                    .write_all(answer.as_bytes())
-                    .await
-                    .map_err(|error| failed(&error))?;
+                let sent = stream.write_all(answer.as_bytes()).await;
+                sent.context("HTTP")?;
                 Ok("ok".to_owned())
             }
-            _ => Err(Failure::new(format!(
-                "unknown command of an upstream: {command}"
-            ))),
+            _ => bail!("unknown command of an upstream: {command}"),
         }
     }
 
@@ -86,8 +78,4 @@ async fn receive(listener: &TcpListener) -> io::Result<(String, TcpStream)> {
         .find(|line| line.starts_with("Idempotency-Key: "));
     let key = key.map_or_else(String::new, |key| format!(" {key}"));
     Ok((format!("{request}{key}"), stream))
-}
-
-fn failed(error: &io::Error) -> Failure {
-    Failure::new(format!("HTTP: {error}"))
 }

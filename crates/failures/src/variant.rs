@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use stocklock_servers::environment::unique_name;
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::Failure;
 use crate::actor::{Line, PATIENCE, received};
 use crate::evidence::Values;
 use crate::expect::{Answer, Named, WAITS, matches};
@@ -19,7 +19,7 @@ use crate::networks::Networks;
 use crate::places::{Ground, SHORT_SESSION, Servers};
 use crate::process::ActorProcess;
 use crate::session::Session;
-use crate::story::{Seen, Step, Story, Variant};
+use crate::story::{Seen, Step, Story};
 use crate::telling::Told;
 use crate::upstreams::Upstreams;
 
@@ -39,12 +39,12 @@ pub struct Falsified(pub usize);
 pub(crate) async fn tell(
     story: &Story,
     servers: &Servers,
-    variant: Variant,
+    is_naive: bool,
     falsified: &mut Option<Falsified>,
-) -> Result<Told, Failure> {
+) -> Result<Told> {
     let mut run = Run {
         story,
-        variant,
+        is_naive,
         servers,
         falsified: falsified.take(),
         pending: HashMap::new(),
@@ -63,9 +63,8 @@ pub(crate) async fn tell(
         None => Ok(()),
     };
     *falsified = run.falsified.take();
-    let told = told.map_err(|error| error.at(story.name))?;
-    cleaned.map_err(|error| error.at(story.name))?;
-    Ok(told)
+    let done = told.and_then(|told| cleaned.map(|()| told));
+    done.with_context(|| story.name.to_owned())
 }
 
 /// What an actor waits for.
@@ -77,7 +76,7 @@ enum Pending {
 /// A variant that runs. Connections end before the databases are removed.
 struct Run<'a> {
     story: &'a Story,
-    variant: Variant,
+    is_naive: bool,
     servers: &'a Servers,
     falsified: Option<Falsified>,
     pending: HashMap<&'static str, Pending>,
@@ -93,8 +92,12 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn tell(&mut self) -> Result<Told, Failure> {
-        let variant = self.variant;
+    async fn tell(&mut self) -> Result<Told> {
+        let (title, variant) = if self.is_naive {
+            ("Naive", &self.story.naive)
+        } else {
+            ("Right", &self.story.right)
+        };
         // One for all servers, because a replica has the keys of its primary.
         let prefix = format!("stocklock-failures:{}:", unique_name());
         let mut upstreams = Vec::new();
@@ -103,7 +106,7 @@ impl Run<'_> {
         }
         for server in &self.story.servers {
             let ground = self.servers.ground(server, self.story, &prefix, &upstreams);
-            let ground = ground.await?;
+            let ground = ground.await.with_context(|| (*server).to_owned())?;
             if let Some(private) = &ground.server {
                 let name = format!("port-of-{server}");
                 let shown = format!("<{name}>");
@@ -120,59 +123,39 @@ impl Run<'_> {
         for command in &self.story.setup {
             let (command, _) = self.named.fill(command);
             let answer = self.ask("setup", &command).await?;
-            if answer.starts_with("error") {
-                return Err(Failure::new(format!("setup: {command}: {answer}")));
-            }
+            let is_error = answer.starts_with("error");
+            ensure!(!is_error, "setup: {command}: {answer}");
         }
         let mut seen = Vec::new();
-        for (number, step) in (1..).zip(self.story.steps(variant)) {
+        for (number, step) in (1..).zip(&variant.script) {
             let done = self.step(step).await;
-            let place = format!(
-                "{variant:?}, step {number}, {}: {}",
-                step.actor, step.command
-            );
-            seen.push(done.map_err(|error| error.at(place))?);
+            let Step { actor, command, .. } = step;
+            seen.push(done.with_context(|| format!("{title}, step {number}, {actor}: {command}"))?);
         }
-        let evidence = self.evidence().await?;
-        Ok(Told {
-            anomaly: self.story.anomaly.holds(&evidence)?,
-            finding: (self.story)
-                .found(evidence.iter().map(|(name, value)| (name.as_str(), *value))),
-            evidence,
-            steps: seen,
-        })
-    }
-
-    async fn evidence(&mut self) -> Result<Values, Failure> {
-        let variant = self.variant;
-        let mut values = Values::new();
-        for evidence in &self.story.evidence {
-            let (query, _) = self.named.fill(evidence.query);
+        let mut evidence = Values::new();
+        for ((name, query), expected) in self.story.evidence.iter().zip(&variant.values) {
+            let (query, _) = self.named.fill(query);
             let answer = match query.strip_prefix("= ") {
                 Some(answers) => sum(answers)?,
                 None => self.ask("check", &query).await?,
             };
             let answer = self.perhaps_false(answer);
-            let failed = |why: &str| {
-                let name = evidence.name;
-                Failure::new(format!(
-                    "{variant:?}: the evidence `{name}` is {answer}{why}"
-                ))
-            };
-            let value: i64 = answer.parse().map_err(|_| failed(", not a number"))?;
-            let expected = match variant {
-                Variant::Naive => evidence.naive,
-                Variant::Right => evidence.right,
-            };
-            if value != expected {
-                return Err(failed(&format!(", not {expected}")));
-            }
-            values.insert(evidence.name.to_owned(), value);
+            let found = || format!("{title}: the evidence `{name}` is {answer}");
+            let value: i64 = answer
+                .parse()
+                .map_err(|_| anyhow!("{}, not a number", found()))?;
+            ensure!(value == *expected, "{}, not {expected}", found());
+            evidence.insert((*name).to_owned(), value);
         }
-        Ok(values)
+        Ok(Told {
+            anomaly: self.story.anomaly.holds(&evidence)?,
+            finding: self.story.found(&variant.values),
+            evidence,
+            steps: seen,
+        })
     }
 
-    async fn step(&mut self, step: &Step) -> Result<Seen, Failure> {
+    async fn step(&mut self, step: &Step) -> Result<Seen> {
         let (command, shown) = self.named.fill(step.command);
         let actor = step.actor;
         let answer = match (actor, step.expected.answer) {
@@ -190,10 +173,8 @@ impl Run<'_> {
             Answer::Waits => answer == WAITS,
             Answer::Any => !answer.starts_with("error"),
         };
-        if !is_expected {
-            let message = format!("answered `{answer}`, not {}", step.expected.answer);
-            return Err(Failure::new(message));
-        }
+        let expected = step.expected.answer;
+        ensure!(is_expected, "answered `{answer}`, not {expected}");
         let is_any = step.expected.answer == Answer::Any;
         let shown_answer = match step.expected.name {
             Some(name) if is_any => format!("<{name}>"),
@@ -212,21 +193,18 @@ impl Run<'_> {
 
     /// Replaces the answer whose turn it is.
     fn perhaps_false(&mut self, answer: String) -> String {
-        match self.falsified {
-            Some(Falsified(0)) => {
-                self.falsified = None;
-                FALSE_ANSWER.to_owned()
-            }
-            Some(Falsified(number)) => {
-                self.falsified = Some(Falsified(number - 1));
-                answer
-            }
-            None => answer,
+        let Some(Falsified(number)) = self.falsified else {
+            return answer;
+        };
+        self.falsified = number.checked_sub(1).map(Falsified);
+        match number {
+            0 => FALSE_ANSWER.to_owned(),
+            _ => answer,
         }
     }
 
     /// Sends a command and receives the answer.
-    async fn ask(&mut self, actor: &'static str, command: &str) -> Result<String, Failure> {
+    async fn ask(&mut self, actor: &'static str, command: &str) -> Result<String> {
         let (server, command) = self.story.place_of(command);
         match server {
             "mutex" => return self.mutexes.run(command),
@@ -242,7 +220,7 @@ impl Run<'_> {
         actor: &'static str,
         command: &str,
         expected: &str,
-    ) -> Result<String, Failure> {
+    ) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let answer = self.ask(actor, command).await?;
@@ -251,15 +229,14 @@ impl Run<'_> {
             }
             // A data exception of PostgreSQL: the command contains a value that cannot be right.
             let is_final = answer.starts_with("error 22");
-            if is_final || Instant::now() > deadline {
-                return Err(Failure::new(format!("still answers `{answer}`")));
-            }
+            let is_over = is_final || Instant::now() > deadline;
+            ensure!(!is_over, "still answers `{answer}`");
             sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Sends a command, and returns when its server lists the connection as waiting.
-    async fn waits(&mut self, actor: &'static str, command: &str) -> Result<String, Failure> {
+    async fn waits(&mut self, actor: &'static str, command: &str) -> Result<String> {
         let (server, command) = self.story.place_of(command);
         if server == "mutex" {
             let waiting = self.mutexes.wait(command)?;
@@ -273,13 +250,10 @@ impl Run<'_> {
         let observer = self.observer(server).await?;
         while !observer.lists_as_waiting(kind, &id).await {
             if let Ok(answer) = answer.try_recv() {
-                return Err(Failure::new(format!(
-                    "did not wait, but answered `{answer}`"
-                )));
+                bail!("did not wait, but answered `{answer}`");
             }
-            if Instant::now() > deadline {
-                return Err(Failure::new("the server does not list it as waiting"));
-            }
+            let is_over = Instant::now() > deadline;
+            ensure!(!is_over, "the server does not list it as waiting");
             sleep(POLL_INTERVAL).await;
         }
         self.pending.insert(actor, Pending::Answer(answer));
@@ -287,16 +261,16 @@ impl Run<'_> {
     }
 
     /// Receives what the actor waits for.
-    async fn finish(&mut self, actor: &'static str) -> Result<String, Failure> {
+    async fn finish(&mut self, actor: &'static str) -> Result<String> {
         match self.pending.remove(actor) {
             Some(Pending::Answer(answer)) => received(answer).await,
             Some(Pending::Mutex(waiting)) => self.mutexes.finish(waiting).await,
-            None => Err(Failure::new("the actor waits for nothing")),
+            None => bail!("the actor waits for nothing"),
         }
     }
 
     /// A command of the actor `machine`.
-    async fn machine(&mut self, command: &str) -> Result<String, Failure> {
+    async fn machine(&mut self, command: &str) -> Result<String> {
         let (word, name) = command.split_once(' ').unwrap_or((command, ""));
         let server = self.grounds.get(name).and_then(|it| it.server.clone());
         match (word, server, self.processes.get_mut(name)) {
@@ -314,18 +288,17 @@ impl Run<'_> {
                 self.lines.retain(|(actor, _), _| *actor != name);
             }
             _ => {
-                if !self.networks.run(command).await? {
-                    return Err(Failure::new("the machine cannot do this"));
-                }
+                let is_known = self.networks.run(command).await?;
+                ensure!(is_known, "the machine cannot do this");
             }
         }
         Ok("ok".to_owned())
     }
 
     /// The connection of an actor to a server; opened at the first call.
-    async fn line(&mut self, actor: &'static str, server: &str) -> Result<&Line, Failure> {
+    async fn line(&mut self, actor: &'static str, server: &str) -> Result<&Line> {
         let sharing = &self.story.sharing;
-        let is_shared = !sharing.contains("naive") || self.variant == Variant::Naive;
+        let is_shared = !sharing.contains("naive") || self.is_naive;
         let owner = if is_shared && sharing.contains(actor) {
             "shared"
         } else {
@@ -354,25 +327,24 @@ impl Run<'_> {
         Ok(&self.lines[&key])
     }
 
-    async fn observer(&mut self, server: &str) -> Result<&mut Session, Failure> {
-        if !self.observers.contains_key(server) {
-            let session = Session::open(&self.ground(server)?.address).await?;
-            self.observers.insert(server.to_owned(), session);
-        }
-        let observer = self.observers.get_mut(server);
-        observer.ok_or_else(|| Failure::new("no observer"))
+    async fn observer(&mut self, server: &str) -> Result<&mut Session> {
+        let address = self.ground(server)?.address.clone();
+        Ok(match self.observers.entry(server.to_owned()) {
+            Entry::Occupied(observer) => observer.into_mut(),
+            Entry::Vacant(place) => place.insert(Session::open(&address).await?),
+        })
     }
 
-    fn ground(&self, server: &str) -> Result<&Ground, Failure> {
+    fn ground(&self, server: &str) -> Result<&Ground> {
         let ground = self.grounds.get(server);
-        ground.ok_or_else(|| Failure::new(format!("the story has no server {server}")))
+        ground.with_context(|| format!("the story has no server {server}"))
     }
 }
 
 /// The sum of answers that are separated by spaces.
-fn sum(answers: &str) -> Result<String, Failure> {
+fn sum(answers: &str) -> Result<String> {
     let numbers = answers.split(' ').map(str::parse::<i64>);
-    let sum = numbers.sum::<Result<i64, _>>();
-    sum.map(|sum| sum.to_string())
-        .map_err(|_| Failure::new(format!("not all answers are numbers: {answers}")))
+    let sum: Option<i64> = numbers.map(Result::ok).sum();
+    let sum = sum.with_context(|| format!("not all answers are numbers: {answers}"))?;
+    Ok(sum.to_string())
 }

@@ -62,10 +62,8 @@ mod tests {
             .split('"')
             .filter_map(|part| part.strip_prefix("/lab/page/"));
         let named: Vec<_> = named.collect();
-        assert!(
-            named.contains(&"page.css") && named.contains(&"app.js"),
-            "{named:?}"
-        );
+        let has_both = named.contains(&"page.css") && named.contains(&"app.js");
+        assert!(has_both, "{named:?}");
         for name in named {
             assert!(file(name).is_some(), "{name}");
         }

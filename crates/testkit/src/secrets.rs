@@ -60,15 +60,11 @@ mod tests {
         command.arg("--redlock-urls=redis://:c4n4ry-2@a,redis://:c4n4ry-3@b");
         let passwords = of(&command);
         assert_eq!(passwords, ["c4n4ry-1", "c4n4ry-2", "c4n4ry-3"]);
-        assert_eq!(
-            leaked("a\nb c4n4ry-2 d\n", &passwords),
-            Some("b c4n4ry-2 d")
-        );
+        let found = leaked("a\nb c4n4ry-2 d\n", &passwords);
+        assert_eq!(found, Some("b c4n4ry-2 d"));
         let key = format!("slk_12_{}", "0f".repeat(32));
-        assert_eq!(
-            leaked(&format!("key={key}"), &[]),
-            Some(&*format!("key={key}"))
-        );
+        let text = format!("key={key}");
+        assert_eq!(leaked(&text, &[]), Some(&*text));
         let secret = format!("whsec_{}=", "aB+".repeat(15));
         assert_eq!(leaked(&secret, &[]), Some(&*secret));
         assert_eq!(leaked("whsec_… is a secret", &[]), None);

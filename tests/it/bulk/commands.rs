@@ -29,7 +29,6 @@ a,,,,,many
 absent,,,,,1
 ";
 
-/// Runs a command against a replica.
 async fn run(replica: &Process, arguments: &[&str]) -> Ended {
     let url = replica.url("");
     Process::run(&[arguments, &["--url", &url]].concat(), &[]).await
@@ -86,11 +85,8 @@ async fn file_is_imported_once_and_its_errors_have_line_numbers() {
     fs::write(&path, CSV.replace("5,true", "4,true")).expect("a file");
     let changed = run(&replica, &["import", file]).await;
     assert_eq!(changed.code, Some(1));
-    assert!(
-        changed.stderr.contains("file-changed"),
-        "{}",
-        changed.stderr
-    );
+    let is_told = changed.stderr.contains("file-changed");
+    assert!(is_told, "{}", changed.stderr);
     let rows = directory.path().join("rows.ndjson");
     fs::write(&rows, "{\"sku\": \"a\", \"add\": 1}\n").expect("a file");
     let rows = rows.to_str().expect("a text");
@@ -157,11 +153,8 @@ async fn command_says_what_is_wrong() {
     let file = path.to_str().expect("a text");
     let ended = Process::run(&["import", file], &[]).await;
     assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.stderr.contains("line 1: `colour`"),
-        "{}",
-        ended.stderr
-    );
+    let is_told = ended.stderr.contains("line 1: `colour`");
+    assert!(is_told, "{}", ended.stderr);
     let ended = Process::run(&["import", "/nowhere"], &[]).await;
     assert!(
         ended.stderr.contains("cannot read /nowhere"),

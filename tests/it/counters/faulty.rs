@@ -24,12 +24,10 @@ const STOCK: i64 = 600;
 const LAST: i64 = 100;
 /// More than a round can sell while the sentinels replace a master, which takes seconds.
 const PLENTY: i64 = 1_000_000;
-/// How long Redis is paused.
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long sales may take to go on, and to end.
 const IN_TIME: Duration = Duration::from_secs(2);
 
-/// What fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Flushed,
@@ -47,13 +45,11 @@ const SINGLE: [Fault; 4] = [
     Fault::ReplicaKilled,
 ];
 
-/// The Redis of the counters.
 enum Servers {
     Single(PrivateServer),
     Pair(Pair),
 }
 
-/// Two replicas, their Redis and their database.
 struct Shop {
     servers: Servers,
     replicas: [Process; 2],
@@ -171,10 +167,8 @@ impl Shop {
 /// At full size, asserts that something took no longer than it may. Returns how long it took.
 fn assert_in_time(begin: Instant, fault: Fault, what: &str) -> Duration {
     let took = begin.elapsed();
-    assert!(
-        full_size().is_none() || took <= IN_TIME,
-        "{fault:?}, {what}: {took:?}"
-    );
+    let in_time = full_size().is_none() || took <= IN_TIME;
+    assert!(in_time, "{fault:?}, {what}: {took:?}");
     took
 }
 

@@ -21,7 +21,6 @@ use crate::support::services::{TestRedis, fresh_redis};
 const PLENTY: i64 = 1_000;
 const SOLD_OUT: (u16, &str) = (409, "insufficient-stock");
 
-/// Two replicas with a Redis.
 struct Shop {
     app: TestApp,
     redis: TestRedis,
@@ -116,8 +115,7 @@ async fn retry_of_the_last_sale_gets_its_answer_again(
     let other = shop.order(strategy).header(KEY, new_key());
     assert_eq!(send(other).await.status_and_code(), SOLD_OUT);
     let reused = shop.deduct(strategy, 2).header(KEY, "last");
-    let reused = send(reused).await;
-    assert_eq!(reused.status_and_code(), (422, "idempotency-key-reused"));
+    send(reused).await.assert_is(422, "idempotency-key-reused");
     assert_eq!(shop.app.audit(SKU).await["sold"], 1);
 }
 

@@ -76,7 +76,6 @@ async fn call_of_a_silent_redis_ends_within_its_share_of_the_limit() {
     until_asked(&subject, Watch).await;
 }
 
-/// How many clients are connected to a Redis.
 async fn clients(server: &PrivateServer) -> usize {
     let clients: String = command(server.url(), &["CLIENT", "LIST"]).await;
     clients.lines().count()
@@ -149,10 +148,8 @@ async fn silent_redis_stops_only_its_strategies() {
     for strategy in SAFE {
         let refused = order(strategy).await;
         assert_eq!(refused.status_and_code(), (503, "strategy-unavailable"));
-        assert!(
-            refused.retry_after && refused.detail.contains("REDIS_URL"),
-            "{refused:?}"
-        );
+        let says_why = refused.retry_after && refused.detail.contains("REDIS_URL");
+        assert!(says_why, "{refused:?}");
     }
     order("group-commit").await.ok();
     app.set_level(SKU, 7).await;

@@ -53,7 +53,6 @@ struct Read {
     cursors: Vec<(String, usize)>,
 }
 
-/// The events of a page.
 fn listed(page: &Value) -> Vec<(String, i64)> {
     let name = |event: &Value| {
         let sku = event["sku"].as_str().expect("a SKU").to_owned();

@@ -25,9 +25,7 @@ pub(crate) const PLENTY: i64 = 1_000_000_000;
 pub(crate) const SCARCE: i64 = 9_000;
 /// How long a test waits for sales, and a buyer for the answer to one key.
 const PATIENCE: Duration = SOON.saturating_mul(2);
-/// The largest quantity of a deduction.
 const MAX_QUANTITY: u32 = 10_000;
-/// The code of a refusal for lack of stock.
 pub(crate) const SHORT: &str = "insufficient-stock";
 /// After this time no attempt of a killed replica can sell: the wait limit of the service and a margin.
 pub(crate) const EXPIRED: Duration = Duration::from_secs(3);
@@ -45,7 +43,6 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// The units of a purchase.
     fn units(self, number: u32) -> u32 {
         match self {
             Self::HalfScarce => 1,
@@ -76,7 +73,6 @@ pub(crate) async fn restock(put: RequestBuilder) {
     .await;
 }
 
-/// Buyers of one SKU.
 pub(crate) struct Buyers {
     market: Arc<Market>,
     tasks: JoinSet<Vec<Purchase>>,
@@ -100,7 +96,6 @@ struct Market {
 /// Checks an answer that asks for a retry, and the time that it took.
 type CheckRefusal = Box<dyn Fn(&Answer, Duration) + Send + Sync>;
 
-/// The purchases of one SKU.
 pub(crate) struct Purchases {
     sku: String,
     keys: Keys,
@@ -169,7 +164,6 @@ impl Buyers {
         eventually("each buyer is answered", PATIENCE, all_end).await;
     }
 
-    /// How many sales were acknowledged so far.
     pub(crate) fn sales(&self) -> usize {
         self.market.sold.load(Ordering::SeqCst)
     }
@@ -185,7 +179,6 @@ impl Buyers {
         *self.market.on_cut.lock().expect("no panic") = OnCut::Retry;
     }
 
-    /// Stops the buyers.
     pub(crate) async fn stop(self) -> Purchases {
         self.market.stop.store(true, Ordering::SeqCst);
         Purchases {
@@ -197,17 +190,14 @@ impl Buyers {
 }
 
 impl Purchases {
-    /// How many were acknowledged.
     pub(crate) fn acknowledged(&self) -> usize {
         self.count(|one| matches!(one.end, End::Sold(_)))
     }
 
-    /// How many were refused for good.
     pub(crate) fn refused(&self) -> usize {
         self.count(|one| matches!(one.end, End::Refused))
     }
 
-    /// How many had an unknown outcome that a retry resolved.
     pub(crate) fn resolved(&self) -> usize {
         self.count(|one| one.resolved)
     }
@@ -336,7 +326,6 @@ impl Market {
         format!("{}-{number}", self.sku)
     }
 
-    /// An order at the replica of this buyer.
     fn order(&self, buyer: usize, number: u32) -> RequestBuilder {
         let order = copy(&self.orders[buyer % self.orders.len()]);
         let (units, reference) = (self.keys.units(number), self.reference(number));
@@ -347,7 +336,6 @@ impl Market {
         *self.on_cut.lock().expect("no panic")
     }
 
-    /// Sends a request once and counts its answer.
     async fn attempt(&self, buyer: usize, request: RequestBuilder) -> reqwest::Result<Answer> {
         let started = Instant::now();
         let answer = try_send(request).await;

@@ -15,7 +15,6 @@ use super::{Answer, Ledger, in_time, send_within, until};
 use crate::support::app::TestApp;
 use crate::support::services::{Backend, PrivateServer};
 
-/// How many buy at once, for each strategy.
 const BUYERS: usize = 12;
 const STRATEGIES: [&str; 5] = [
     "single-sql",

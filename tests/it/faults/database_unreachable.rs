@@ -12,7 +12,6 @@ use crate::support::proxy::Mode;
 use crate::support::services::Backend;
 
 const WAIT_LIMIT: &str = "--wait-limit-ms=1000";
-/// The wait limit plus one second.
 const LIMIT: Duration = Duration::from_secs(2);
 const STOCK: i64 = 1_000;
 

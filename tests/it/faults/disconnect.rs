@@ -25,7 +25,6 @@ const INCOMPLETE: u32 = CLIENTS / 8;
 const ROUNDS: u32 = 10;
 const STOCK: i64 = 1_000;
 
-/// A replica with all strategies.
 struct Scene {
     app: TestApp,
     ledger: Ledger,

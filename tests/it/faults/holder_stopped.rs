@@ -17,9 +17,7 @@ const STOCK: i64 = 1;
 
 #[derive(Debug)]
 struct Outcome {
-    /// The answer of the holder that was stopped.
     answer: Answer,
-    /// How often the holder has acquired a lock.
     acquired: u64,
     /// How many locks the holder has lost because the lease expired, and for any reason.
     expired: u64,
@@ -28,7 +26,6 @@ struct Outcome {
     fenced: u64,
     refused: u64,
     audit: Audit,
-    /// The version that each sale had read.
     read_versions: Vec<Option<i64>>,
 }
 

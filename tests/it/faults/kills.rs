@@ -33,7 +33,6 @@ const BUYERS: usize = 256;
 const SHARED: usize = 32;
 /// The maximum number of sales between a restock and a kill. The stock is enough for four times as many.
 const SALES: usize = 500;
-/// Sold while a replica is dead.
 const SALES_OF_OTHER: usize = 50;
 /// The maximum number of operations that end between two kills.
 const ENDS: usize = 100;
@@ -102,7 +101,6 @@ impl Caller {
     }
 }
 
-/// Two replicas on one database.
 struct Shop {
     replicas: [Process; 2],
     client: Client,
@@ -140,7 +138,6 @@ impl Shop {
         buyers[0].sell(sales.div_ceil(buyers.len())).await;
     }
 
-    /// Checks all that was bought.
     async fn close(self, buyers: Vec<Buyers>, what: &str, begin: Instant) {
         let (kills, skus, took) = (kills(), buyers.len(), begin.elapsed());
         let stopped = join_all(buyers.into_iter().map(Buyers::stop)).await;
@@ -153,10 +150,8 @@ impl Shop {
             sum(Purchases::refused),
         );
         // A few kills may all hit a batch before its commit.
-        assert!(
-            resolved > 0 || kills <= DEFAULT_KILLS,
-            "the kills interrupted no request"
-        );
+        let is_hit = resolved > 0 || kills <= DEFAULT_KILLS;
+        assert!(is_hit, "the kills interrupted no request");
         for purchases in stopped {
             purchases.assert_exact(&self.ledger).await;
         }
@@ -266,7 +261,6 @@ async fn killed_database_loses_and_doubles_no_sale_of_a_group(
     shop.close(buyers, &format!("{backend:?}"), begin).await;
 }
 
-/// The lines of a batch with new keys.
 fn lines() -> Vec<Value> {
     let line = |number| {
         let sku = format!("sku-{}", number % SKUS);

@@ -20,7 +20,6 @@ struct Late {
     subject: Proxied,
     /// Reaches the database without the proxy.
     others: TestApp,
-    /// The first message.
     hold: Hold,
     answer: JoinHandle<Answer>,
 }
@@ -51,7 +50,6 @@ impl Late {
         }
     }
 
-    /// Adds five units.
     async fn restock(&self) {
         let delivery = json!({"delta": 5, "reason": "delivery"});
         send(self.others.adjust(0, "hot", &delivery)).await.ok();
@@ -66,8 +64,7 @@ async fn message_after_its_expiry_sells_nothing(
 ) {
     let mut late = Late::start(backend, with_key, Duration::from_secs(1)).await;
     let answer = (&mut late.answer).await.unwrap();
-    let expected = (409, "insufficient-stock");
-    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    answer.assert_is(409, "insufficient-stock");
     assert!(answer.after >= Duration::from_secs(1), "{answer:?}");
     late.restock().await;
     late.hold.deliver().await;
@@ -117,7 +114,6 @@ async fn request_is_not_refused_while_its_message_waits() {
     };
     tokio::join!(late.hold.deliver(), unlock_after_expiry);
     let answer = (&mut late.answer).await.unwrap();
-    let expected = (409, "insufficient-stock");
-    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    answer.assert_is(409, "insufficient-stock");
     assert_eq!(late.subject.ledger.sold("hot").await, [""; 0]);
 }

@@ -47,7 +47,6 @@ impl Write {
         }
     }
 
-    /// The level after it.
     fn level_after(self) -> i64 {
         match self {
             ForUpdate | KeyedForUpdate => 4,
@@ -83,8 +82,7 @@ async fn late_write_without_its_commit_changes_nothing(
     let hold = subject.proxy.hold_and_cut(write.parameter());
     let answer = send(write.request(&subject.app)).await;
     // The open transaction holds the row.
-    let expected = (503, "contended");
-    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    answer.assert_is(503, "contended");
     hold.deliver().await;
 
     let next = subject
@@ -145,8 +143,7 @@ async fn write_that_waits_past_the_deadline_changes_nothing(
     hold.let_go();
     lock_is_waited_for(backend, &subject.database.url).await;
     let answer = answer.await.unwrap();
-    let unknown = (504, "outcome-unknown");
-    assert_eq!(answer.status_and_code(), unknown, "{answer:?}");
+    answer.assert_is(504, "outcome-unknown");
     let is_expired = async || clock(&mut raw).await > expires_at;
     until("the write expires", is_expired).await;
     holder.unlock().await;
@@ -183,7 +180,6 @@ full! {
     late_commit_is_not_refused_and_counts_once(backend: Backend [Mysql, Postgres], write: Write [KeyedForUpdate, Adjustment]);
 }
 
-/// The database's clock in milliseconds.
 async fn clock(raw: &mut Raw) -> i64 {
     let now = match raw {
         Raw::Postgres(_) => "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::text",

@@ -1,6 +1,5 @@
 //! Levels that are set or adjusted, and orders, over a connection that is lost in the COMMIT.
 
-use std::slice;
 use std::sync::Arc;
 
 use reqwest::header::IF_MATCH;
@@ -12,7 +11,7 @@ use super::{Cut, Proxied, Trigger, add_key_if, copy, send, send_until_final, unt
 use crate::support::app::TestApp;
 use crate::support::services::Backend;
 
-/// How often each case is repeated.
+/// How often each cut is repeated.
 const ROUNDS: usize = 8;
 
 /// Sets the level, in any state.
@@ -25,13 +24,12 @@ fn set_hot(subject: &Proxied, on_hand: i64) -> RequestBuilder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn adjustment_with_lost_commit_happens_once(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Cut::Before, Cut::After)] cut: Cut,
-    #[values(false, true)] with_key: bool,
 ) {
     let subject = Proxied::start(backend, 1, &[]).await;
     subject.app.set_level("hot", 0).await;
-    for round in 1..=ROUNDS {
-        let trigger = cut.arm(&subject);
+    for round in 1..=2 * ROUNDS {
+        let with_key = round > ROUNDS;
+        let trigger = Cut::of(round).arm(&subject);
         let more = json!({"delta": 3, "reason": "delivery"});
         let request = subject.app.adjust(0, "hot", &more);
         let answer = send_until_final(add_key_if(with_key, request)).await;
@@ -43,7 +41,7 @@ async fn adjustment_with_lost_commit_happens_once(
         assert_eq!(movements[0].operation.to_string(), answer.id);
     }
     let audit = subject.ledger.assert_consistent("hot").await;
-    assert_eq!(audit.on_hand, 3 * i64::try_from(ROUNDS).unwrap());
+    assert_eq!(audit.on_hand, 6 * i64::try_from(ROUNDS).unwrap());
 }
 
 /// The database would refuse the second attempt if the first one had happened, so its answer needs no look-up.
@@ -67,23 +65,23 @@ async fn adjustment_that_a_repeat_made_is_answered_without_a_look_up(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn level_set_with_lost_commit_is_set_once(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Cut::Before, Cut::After)] cut: Cut,
 ) {
     let subject = Proxied::start(backend, 1, &[]).await;
-    for round in 1..=ROUNDS {
-        let trigger = cut.arm(&subject);
-        let on_hand = [100, 250, 20, 40][round % 4];
-        let create = subject.app.put(0, "hot", &json!({ "on_hand": on_hand }));
+    for round in 0..2 * ROUNDS {
+        let trigger = Cut::of(round).arm(&subject);
+        let (sku, change) = (["first", "second"][round % 2], round / 2);
+        let on_hand = [100, 250, 20, 40][change % 4];
+        let create = subject.app.put(0, sku, &json!({ "on_hand": on_hand }));
         // If the first attempt has created the level, the repeat finds nothing to write.
-        let (request, status) = match round {
-            1 => (create, 201),
+        let (request, status) = match change {
+            0 => (create, 201),
             _ => (create.header(IF_MATCH, "*"), 200),
         };
         let answer = send_until_final(request).await;
         assert_eq!(trigger.fired(), 1);
         assert_eq!(answer.status, status, "{answer:?}");
-        assert_eq!(subject.ledger.movements("hot").await.len(), round);
-        let audit = subject.ledger.assert_consistent("hot").await;
+        assert_eq!(subject.ledger.movements(sku).await.len(), change + 1);
+        let audit = subject.ledger.assert_consistent(sku).await;
         assert_eq!(audit.on_hand, on_hand);
     }
 }
@@ -161,7 +159,6 @@ fn arm_for_order(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
     }
 }
 
-/// A unit of `other` and one of `lost`, with a key.
 fn order(subject: &Proxied) -> RequestBuilder {
     let lines = json!({"lines": [{"sku": "other"}, {"sku": "lost"}]});
     add_key_if(true, subject.app.deduct(0, "group-commit", &lines))
@@ -173,15 +170,14 @@ fn order(subject: &Proxied) -> RequestBuilder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_with_lost_commit_is_made_once(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Cut::Before, Cut::After)] cut: Cut,
 ) {
     let subject = Proxied::start(backend, 1, &[]).await;
-    let units = i64::try_from(ROUNDS).unwrap();
+    let units = i64::try_from(2 * ROUNDS).unwrap();
     subject.app.set_level("lost", units).await;
-    subject.app.set_level("other", 10).await;
+    subject.app.set_level("other", 2 * units).await;
     let mut sold = Vec::new();
-    for _ in 0..ROUNDS {
-        let trigger = arm_for_order(cut, &subject);
+    for round in 0..2 * ROUNDS {
+        let trigger = arm_for_order(Cut::of(round), &subject);
         let answer = send_until_final(order(&subject)).await;
         assert_eq!(trigger.fired(), 1);
         assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
@@ -200,15 +196,14 @@ async fn order_with_lost_commit_is_made_once(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_with_lost_commit_is_made_once(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Cut::Before, Cut::After)] cut: Cut,
 ) {
     let subject = Proxied::start(backend, 1, &[]).await;
     for sku in ["lost", "other"] {
         subject.app.set_level(sku, 3).await;
     }
     let mut body = json!({"lines": [{"sku": "other"}, {"sku": "lost"}], "expires_in_s": 600});
-    for round in 0..ROUNDS {
-        let trigger = arm_for_order(cut, &subject);
+    for round in 0..2 * ROUNDS {
+        let trigger = arm_for_order(Cut::of(round), &subject);
         let hold = subject.app.request(0, Method::POST, "/holds").json(&body);
         let answer = send_until_final(add_key_if(true, hold)).await;
         assert_eq!(trigger.fired(), 1);
@@ -251,34 +246,32 @@ async fn hold_whose_end_cannot_be_read_is_unknown() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_order_is_resolved_by_its_key(
     #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-    #[values(Cut::Before, Cut::After)] cut: Cut,
 ) {
     let flags = ["--database-pool-size=1", "--wait-limit-ms=500"];
     let subject = Proxied::start(backend, 1, &flags).await;
-    subject.app.set_level("lost", 1).await;
-    subject.app.set_level("other", 1).await;
-    let refused = subject.refuse_new_connections();
-    let trigger = arm_for_order(cut, &subject);
-    let request = order(&subject);
-    let answer = send(copy(&request)).await;
-    refused.disarm();
-    assert_eq!(trigger.fired(), 1);
-    assert_eq!(answer.status_and_code(), (504, "outcome-unknown"));
-    let happened = cut == Cut::After;
-    for sku in ["lost", "other"] {
-        assert_eq!(subject.ledger.sold(sku).await.len(), usize::from(happened));
-    }
-    let answer = send_until_final(request).await;
-    assert_eq!(
-        (answer.status, answer.replayed),
-        (200, happened),
-        "{answer:?}"
-    );
-    for sku in ["lost", "other"] {
-        subject
-            .ledger
-            .assert_sold(sku, slice::from_ref(&answer.id))
-            .await;
-        subject.ledger.assert_consistent(sku).await;
+    let mut sold = Vec::new();
+    for cut in [Cut::Before, Cut::After] {
+        subject.app.set_level("lost", 1).await;
+        subject.app.set_level("other", 1).await;
+        let refused = subject.refuse_new_connections();
+        let trigger = arm_for_order(cut, &subject);
+        let request = order(&subject);
+        let answer = send(copy(&request)).await;
+        refused.disarm();
+        assert_eq!(trigger.fired(), 1);
+        answer.assert_is(504, "outcome-unknown");
+        let happened = cut == Cut::After;
+        for sku in ["lost", "other"] {
+            let expected = sold.len() + usize::from(happened);
+            assert_eq!(subject.ledger.sold(sku).await.len(), expected);
+        }
+        let answer = send_until_final(request).await;
+        answer.assert_is(200, "");
+        assert_eq!(answer.replayed, happened, "{answer:?}");
+        sold.push(answer.id);
+        for sku in ["lost", "other"] {
+            subject.ledger.assert_sold(sku, &sold).await;
+            subject.ledger.assert_consistent(sku).await;
+        }
     }
 }

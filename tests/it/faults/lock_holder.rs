@@ -79,12 +79,10 @@ impl Scene {
         }
     }
 
-    /// A deduction of the same SKU at the other replica.
     pub(super) fn others_order(&self) -> RequestBuilder {
         order(&self.other, self.service, &self.sku, "")
     }
 
-    /// The strategy's name.
     pub(super) fn strategy(&self) -> &'static str {
         strategy(self.service).name()
     }

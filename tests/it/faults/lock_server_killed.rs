@@ -18,9 +18,7 @@ use crate::support::process::Process;
 use crate::support::services::Backend::{Mysql, Postgres};
 use crate::support::services::{PrivateServer, fresh_database};
 
-/// Concurrent buyers under a lock.
 const LOCKING: usize = 24;
-/// Concurrent buyers without a lock.
 const OTHERS: usize = 6;
 /// Minimum sales under the lock before, between and after the kills.
 const SALES: usize = 60;
@@ -33,8 +31,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Asserts a 503 with `Retry-After` that names the unavailable service and its variable.
 #[track_caller]
 fn assert_names(answer: &Answer, service: Dependency) {
-    let expected = (503, "strategy-unavailable");
-    assert_eq!(answer.status_and_code(), expected, "{answer:?}");
+    answer.assert_is(503, "strategy-unavailable");
     assert!(answer.retry_after, "{answer:?}");
     assert!(answer.detail.contains(service.title()), "{answer:?}");
     assert!(answer.detail.contains(service.variable()), "{answer:?}");

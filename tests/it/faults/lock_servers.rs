@@ -21,7 +21,6 @@ const AT_ONCE: Duration = Duration::from_secs(6);
 /// A lock service, and a database of the ledger.
 pub(super) type Place = (Dependency, Backend);
 
-/// The strategy that takes its locks there.
 pub(super) fn strategy(service: Dependency) -> Strategy {
     match service {
         Dependency::Database => Strategy::SqlLock,
@@ -49,7 +48,6 @@ impl LockPlace {
         }
     }
 
-    /// The service's variable and its value.
     pub(super) fn variable(&self) -> Option<(&'static str, &str)> {
         let value = match self.service {
             Dependency::Database => return None,

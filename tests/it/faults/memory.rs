@@ -70,7 +70,6 @@ impl Unfinished {
     }
 }
 
-/// Waits until the replica's memory has not grown for a while.
 async fn until_settled(serve: &Process) {
     let (mut peak, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_millis(300) {

@@ -72,7 +72,6 @@ impl Session {
         self.raw.run(LOCK_HOT).await.is_ok()
     }
 
-    /// Releases the locks, if there are any.
     pub(super) async fn unlock(&mut self) {
         // An error means that no transaction is open: SQLite had refused to begin it.
         let _ = self.raw.run("ROLLBACK").await;

@@ -32,7 +32,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const MOVEMENTS: u64 = 600_000;
 const PLENTY: i64 = 1_000_000_000;
 
-/// How often each status and code was answered.
 type Statuses = BTreeMap<(u16, String), usize>;
 
 struct Shop {

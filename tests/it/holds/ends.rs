@@ -6,12 +6,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reqwest::Method;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use stocklock_testkit::run::{number, rng};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::{hold, id, is_consistent, level, post_plain};
-use crate::faults::{KEY, SOON, new_key, send_until_final};
+use super::{end, hold, is_consistent, level};
+use crate::faults::{KEY, SOON, new_key};
 use crate::support::app::{TestApp, send};
 use crate::support::process::Process;
 use crate::support::rival::Raw;
@@ -33,55 +34,44 @@ const AT_ONCE: usize = 100;
 async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let holds = number("TEST_HOLDS", DEFAULT_HOLDS);
     let stock = i64::try_from(holds).expect("few holds");
-    let app = Arc::new(TestApp::with_stock(backend, 2, "a", stock).await);
+    let app = TestApp::with_stock(backend, 2, "a", stock).await;
+    let app = Arc::new(app.patient());
     let (mut confirmed, mut released, mut late) = (0, 0, 0);
     for first in (0..holds).step_by(AT_ONCE) {
-        let mut round = tokio::task::JoinSet::new();
+        let mut round = JoinSet::new();
         for number in first..holds.min(first + AT_ONCE) {
             let app = Arc::clone(&app);
             // Some end while they expire.
             let pause = rng().u64(0..1_200);
             round.spawn(async move {
-                let held = hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), json!(1)).await;
-                let held = id(&held);
+                let held = hold(&app, &format!("h{number}"), json!([{"sku": "a"}]), 1).await;
                 sleep(Duration::from_millis(pause)).await;
-                let path = |end: &str| format!("/operations/{held}/{end}");
-                let (confirm, release) = (path("confirm"), path("release"));
                 let nothing = json!({});
                 tokio::join!(
-                    post_plain(&app, 0, &confirm, &nothing),
-                    post_plain(&app, 1, &release, &nothing)
+                    end(&app, 0, &held, "confirm", &nothing),
+                    end(&app, 1, &held, "release", &nothing)
                 )
             });
         }
-        let greedy = {
-            let app = Arc::clone(&app);
-            let all = json!({"lines": [{"sku": "a", "quantity": 10_000}, {"sku": "a", "quantity": 10_000}]});
-            async move {
-                loop {
-                    let order = app.request(0, Method::POST, "/stock/deduct").json(&all);
-                    let refused = send_until_final(order.header(KEY, new_key())).await;
-                    assert_eq!(refused.code, "insufficient-stock", "{refused:?}");
-                    sleep(Duration::from_millis(50)).await;
-                }
+        let greedy = Arc::clone(&app);
+        let greedy = tokio::spawn(async move {
+            let all = json!({"sku": "a", "quantity": 10_000});
+            loop {
+                call!(greedy, POST "/stock/deduct", key new_key(), {"lines": [all, all]}
+                    => 409 "insufficient-stock");
+                sleep(Duration::from_millis(50)).await;
             }
-        };
-        let greedy = tokio::spawn(greedy);
-        while let Some(pair) = round.join_next().await {
-            let (confirm, release) = pair.expect("no panic");
-            match (confirm.status, release.status) {
-                (200, 409) => confirmed += 1,
-                (409, 200) => released += 1,
+        });
+        for (confirm, release) in round.join_all().await {
+            let refused = match (confirm.status, release.status) {
+                (200, _) => &release,
                 // No other request buys, so units are left for it.
-                other => panic!("{other:?}: {confirm:?} {release:?}"),
-            }
-            late += usize::from(confirm.body["late"] == true);
-            let refused = if confirm.status == 409 {
-                &confirm
-            } else {
-                &release
+                _ => &confirm,
             };
-            assert_eq!(refused.code, "hold-ended", "{refused:?}");
+            refused.assert_is(409, "hold-ended");
+            confirmed += usize::from(confirm.status == 200);
+            released += usize::from(release.status == 200);
+            late += usize::from(confirm.body["late"] == true);
         }
         assert!(!greedy.is_finished(), "{:?}", greedy.await);
         greedy.abort();
@@ -90,8 +80,8 @@ async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend
         "figure: {backend:?}: {confirmed} confirmed, {late} of them late, {released} released"
     );
     assert_eq!(confirmed + released, holds);
-    let left = stock - i64::try_from(confirmed).expect("few holds");
-    assert_eq!(level(&app, "a").await, (left, 0));
+    let left = holds - confirmed;
+    assert_eq!(level(&app, "a").await, json!([left, 0]));
     is_consistent(&app, "a").await;
 }
 
@@ -101,37 +91,33 @@ async fn each_hold_ends_once(#[values(Sqlite, Mysql, Postgres)] backend: Backend
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_of_several_lines_meet_orders(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     const ROUNDS: i64 = 15;
-    let app = Arc::new(TestApp::with_stock(backend, 2, "a", ROUNDS).await);
+    let app = TestApp::with_stock(backend, 2, "a", ROUNDS).await;
+    let app = Arc::new(app.patient());
     app.set_level("b", ROUNDS).await;
-    let mut rounds = tokio::task::JoinSet::new();
+    let mut rounds = JoinSet::new();
     for number in 0..ROUNDS {
         let app = Arc::clone(&app);
         rounds.spawn(async move {
-            let key = format!("h{number}");
-            let held = hold(&app, &key, json!([{"sku": "a"}, {"sku": "b"}]), json!(600));
-            let order: Value = json!({"lines": [{"sku": "b"}, {"sku": "a"}]});
-            let request = app.request(1, Method::POST, "/stock/deduct").json(&order);
-            let order = send_until_final(request.header("Idempotency-Key", format!("o{number}")));
-            let (held, order) = tokio::join!(held, order);
-            let ended = if held.status == 201 {
-                let path = format!("/operations/{}/confirm", id(&held));
-                Some(post_plain(&app, 1, &path, &json!({})).await.status)
-            } else {
-                None
+            let post = |replica, path, key: String, body| {
+                let request = app.request(replica, Method::POST, path);
+                app.send(request.header(KEY, key).json(&body))
             };
-            (held.status, order.status, ended)
+            let held = json!({"lines": [{"sku": "a"}, {"sku": "b"}]});
+            let held = post(0, "/holds", format!("h{number}"), held);
+            let order = json!({"lines": [{"sku": "b"}, {"sku": "a"}]});
+            let order = post(1, "/stock/deduct", format!("o{number}"), order);
+            let (held, order) = tokio::join!(held, order);
+            assert!([201, 409].contains(&held.status), "{held:?}");
+            assert!([200, 409].contains(&order.status), "{order:?}");
+            if held.status == 201 {
+                end(&app, 1, &held.id, "confirm", &json!({})).await.ok();
+            }
+            i64::from(held.status == 201) + i64::from(order.status == 200)
         });
     }
-    let mut sold = 0;
-    while let Some(round) = rounds.join_next().await {
-        let (held, order, ended) = round.expect("no panic");
-        assert!([201, 409].contains(&held), "{held}");
-        assert!([200, 409].contains(&order), "{order}");
-        assert!(ended.is_none_or(|status| status == 200), "{ended:?}");
-        sold += i64::from(ended.is_some()) + i64::from(order == 200);
-    }
+    let sold: i64 = rounds.join_all().await.into_iter().sum();
     for sku in ["a", "b"] {
-        assert_eq!(level(&app, sku).await, (ROUNDS - sold, 0));
+        assert_eq!(level(&app, sku).await, json!([ROUNDS - sold, 0]));
         is_consistent(&app, sku).await;
     }
 }
@@ -142,24 +128,23 @@ async fn holds_of_several_lines_meet_orders(#[values(Sqlite, Mysql, Postgres)] b
 async fn requests_for_one_hold_see_each_line_once(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    let app = TestApp::with_stock(backend, 1, "a", 10).await;
+    let app = TestApp::with_stock(backend, 1, "a", 10).await.patient();
     let lines = json!([{"sku": "a"}, {"sku": "a", "quantity": 2}]);
-    let held = id(&hold(&app, "h", lines, json!(600)).await);
+    let held = hold(&app, "h", lines, 600).await;
     let path = format!("/operations/{held}");
     let seen = join_all((0..32).map(|_| app.get_json(&path))).await;
     let expected = json!([{"line": 0, "open": 1}, {"line": 1, "open": 2}]);
     for operation in seen {
         assert_eq!(operation["hold"]["lines"], expected);
     }
-    let (confirm, nothing) = (format!("{path}/confirm"), json!({}));
-    let confirms = (0..32).map(|_| post_plain(&app, 0, &confirm, &nothing));
+    let nothing = json!({});
+    let confirms = (0..32).map(|_| end(&app, 0, &held, "confirm", &nothing));
     let confirmed = join_all(confirms).await;
-    let first = confirmed.iter().filter(|one| !one.replayed).count();
-    assert_eq!(first, 1);
+    assert_eq!(confirmed.iter().filter(|one| !one.replayed).count(), 1);
     for one in &confirmed {
         assert_eq!(one.ok(), confirmed[0].ok());
     }
-    assert_eq!(level(&app, "a").await, (7, 0));
+    assert_eq!(level(&app, "a").await, json!([7, 0]));
     is_consistent(&app, "a").await;
 }
 
@@ -167,29 +152,24 @@ async fn requests_for_one_hold_see_each_line_once(
 #[tokio::test]
 async fn line_of_a_hold_ends_with_its_row() {
     let app = TestApp::with_stock(Postgres, 1, "a", 10).await;
-    let held = id(&hold(&app, "h", json!([{"sku": "a"}]), json!(600)).await);
+    let held = hold(&app, "h", json!([{"sku": "a"}]), 600).await;
     let mut raw = Raw::connect(Postgres, &app.database_url).await;
     let trigger =
         "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
         CREATE TRIGGER keep BEFORE DELETE ON hold FOR EACH ROW EXECUTE FUNCTION keep()";
     raw.run(trigger).await.expect("a trigger");
-    let path = format!("/operations/{held}/confirm");
-    let refused = send(app.request(0, Method::POST, &path).json(&json!({}))).await;
-    refused.assert_refused_for_now("contended");
-    assert_eq!(level(&app, "a").await, (10, 1));
-    raw.run("DROP TRIGGER keep ON hold")
-        .await
-        .expect("no trigger");
-    post_plain(&app, 0, &path, &json!({})).await.ok();
-    assert_eq!(level(&app, "a").await, (9, 0));
+    call!(app, POST "/operations/{held}/confirm", {} => 503 "contended" retry_after);
+    assert_eq!(level(&app, "a").await, json!([10, 1]));
+    let dropped = raw.run("DROP TRIGGER keep ON hold").await;
+    dropped.expect("no trigger");
+    call!(app, POST "/operations/{held}/confirm", {} => 200);
+    assert_eq!(level(&app, "a").await, json!([9, 0]));
     is_consistent(&app, "a").await;
 
-    let held = id(&hold(&app, "lost", json!([{"sku": "a"}]), json!(600)).await);
+    let held = hold(&app, "lost", json!([{"sku": "a"}]), 600).await;
     raw.run("DELETE FROM hold").await.expect("no hold");
-    let path = format!("/operations/{held}/confirm");
-    let refused = send(app.request(0, Method::POST, &path).json(&json!({}))).await;
-    refused.assert_refused_for_now("contended");
-    assert_eq!(level(&app, "a").await, (9, 1));
+    call!(app, POST "/operations/{held}/confirm", {} => 503 "contended" retry_after);
+    assert_eq!(level(&app, "a").await, json!([9, 1]));
 }
 
 /// The clock of one of the replicas is two hours ahead.

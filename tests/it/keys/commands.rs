@@ -20,7 +20,6 @@ async fn keys(url: &str, words: &[&str]) -> Ended {
     Process::run(&words, &[("DATABASE_URL", url)]).await
 }
 
-/// The key that is created.
 async fn create(url: &str, words: &[&str]) -> String {
     let ended = keys(
         url,
@@ -43,11 +42,8 @@ async fn serve_without_a_valid_key_does_not_start() {
     let variables = [("DATABASE_URL", &*database.url), ("AUTH", "keys")];
     let refused = Process::run(&["serve"], &variables).await;
     assert_one_line_error(&refused, "AUTH");
-    assert!(
-        refused.stderr.contains("stocklock keys create"),
-        "{}",
-        refused.stderr
-    );
+    let is_told = refused.stderr.contains("stocklock keys create");
+    assert!(is_told, "{}", refused.stderr);
 
     let key = create(&database.url, &["--scopes=sell,read"]).await;
     let serve = Process::serving(&["serve"], &variables).await;
@@ -93,10 +89,8 @@ async fn list_shows_keys_without_their_secrets() {
         .map(|key| key.rsplit('_').next().expect("a secret"));
     let text = keys(url, &["list"]).await.stdout;
     assert!(secrets.clone().all(|secret| secret.len() == 64));
-    assert!(
-        secrets.clone().all(|secret| !text.contains(secret)),
-        "{text}"
-    );
+    let is_hidden = secrets.clone().all(|secret| !text.contains(secret));
+    assert!(is_hidden, "{text}");
     let list = listed(url).await;
     let of = |key: &str| {
         list.iter()
@@ -113,20 +107,16 @@ async fn list_shows_keys_without_their_secrets() {
         (&limited["rate"], &limited["burst"]),
         (&10.into(), &20.into())
     );
-    assert!(
-        limited["expires_at"].is_string() && limited["valid"] == true,
-        "{limited}"
-    );
+    let is_complete = limited["expires_at"].is_string() && limited["valid"] == true;
+    assert!(is_complete, "{limited}");
 
     for _ in 0..2 {
         assert_eq!(keys(url, &["revoke", &id(&created[0])]).await.code, Some(0));
     }
     let list = listed(url).await;
     let revoked: Vec<_> = list.iter().filter(|one| one["valid"] == false).collect();
-    assert!(
-        matches!(revoked[..], [one] if one["id"] == id(&created[0])),
-        "{list:?}"
-    );
+    let is_one = matches!(revoked[..], [one] if one["id"] == id(&created[0]));
+    assert!(is_one, "{list:?}");
     let unknown = keys(url, &["revoke", "0000000000000000"]).await;
     assert_eq!(unknown.code, Some(1), "{}", unknown.stderr);
 }

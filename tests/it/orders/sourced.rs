@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use stocklock_testkit::run::rng;
 use tokio::task::JoinSet;
 
-use super::{buy, lines, order, post};
-use crate::faults::{KEY, new_key, send_until_final};
-use crate::support::app::{TestApp, send};
+use super::{on_hand, order};
+use crate::faults::{KEY, new_key};
+use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 const FIELDS: [&str; 5] = ["line", "request_line", "sku", "warehouse", "quantity"];
@@ -19,19 +18,9 @@ const FIELDS: [&str; 5] = ["line", "request_line", "sku", "warehouse", "quantity
 async fn shop(backend: Backend, levels: &[(&str, i64)]) -> TestApp {
     let app = TestApp::with_flags(backend, 2, &[]).await;
     for (warehouse, units) in levels {
-        let level = json!({"warehouse": warehouse, "on_hand": units});
-        assert_eq!(send(app.put(0, "a", &level)).await.status, 201);
+        call!(app, PUT "/stock/a", {"warehouse": warehouse, "on_hand": units} => 201);
     }
     app
-}
-
-/// Units on hand of `a`, in the order of its warehouses.
-async fn on_hand(app: &TestApp) -> Vec<i64> {
-    let levels = super::on_hand(app, "a").await;
-    levels
-        .iter()
-        .map(|units| units.as_i64().expect("units"))
-        .collect()
 }
 
 /// The same units are sold again and again, and the choice changes with what is left. A retry does not choose
@@ -44,7 +33,7 @@ async fn units_come_from_first_warehouse_with_all(
     let app = shop(backend, &[("berlin", 1), ("main", 3)]).await;
     let line =
         |units: i64| json!([{"sku": "a", "quantity": units, "warehouses": ["berlin", "main"]}]);
-    let sold = buy(&app, "k1", line(2)).await;
+    let sold = call!(app, 1 POST "/stock/deduct", key "k1", {"lines": line(2)} => 200);
     let expected = json!({
         "id": sold.id,
         "lines": [{
@@ -53,13 +42,12 @@ async fn units_come_from_first_warehouse_with_all(
         }],
         "strategy": "group-commit",
     });
-    assert_eq!(sold.ok(), &expected);
+    assert_eq!(sold.body, expected);
     // Now Berlin would have them.
     let added = json!({"warehouse": "berlin", "delta": 4, "reason": "delivery"});
-    post(&app, "/stock/a/adjust", &added, "k2").await.ok();
-    let retry = order(&app, 0, &line(2)).header(KEY, "k1");
-    let retry = send(retry).await;
-    assert_eq!((retry.ok(), retry.replayed), (&expected, true));
+    call!(app, 1 POST "/stock/a/adjust", key "k2", (added) => 200);
+    let retry = call!(app, POST "/stock/deduct", key "k1", {"lines": line(2)} => 200 replayed);
+    assert_eq!(retry.body, expected);
     for other in [
         line(1),
         json!([{"sku": "a", "quantity": 2, "warehouses": ["main", "berlin"]}]),
@@ -67,27 +55,27 @@ async fn units_come_from_first_warehouse_with_all(
         json!([{"sku": "a", "quantity": 2, "warehouses": ["berlin", "main"], "split": true}]),
         json!([{"sku": "a", "quantity": 2, "warehouse": "berlin"}]),
     ] {
-        let reused = buy(&app, "k1", other).await;
-        assert_eq!(reused.status_and_code(), (422, "idempotency-key-reused"));
+        call!(app, 1 POST "/stock/deduct", key "k1", {"lines": other} => 422 "idempotency-key-reused");
     }
     // One line needs no key.
-    let sold = send(order(&app, 1, &line(5))).await;
-    assert_eq!(lines(&sold, &FIELDS), [json!([0, 0, "a", "berlin", 5])]);
-    assert_eq!(on_hand(&app).await, [0, 1]);
+    let sold = call!(app, 1 POST "/stock/deduct", {"lines": line(5)} => 200);
+    let expected = [json!([0, 0, "a", "berlin", 5])];
+    assert_eq!(sold.rows("lines", &FIELDS), expected);
+    assert_eq!(on_hand(&app, "a").await, [0, 1]);
     // The other lines first: they have no choice.
     let added = json!({"warehouse": "berlin", "delta": 2, "reason": "delivery"});
-    post(&app, "/stock/a/adjust", &added, "k3").await.ok();
+    call!(app, 1 POST "/stock/a/adjust", key "k3", (added) => 200);
     let both = json!([
         {"sku": "a", "warehouses": ["berlin", "main"]},
         {"sku": "a", "warehouse": "berlin", "quantity": 2},
     ]);
-    let sold = buy(&app, "k4", both).await;
+    let sold = call!(app, 1 POST "/stock/deduct", key "k4", {"lines": both} => 200);
     let expected = [
         json!([0, 0, "a", "main", 1]),
         json!([1, 1, "a", "berlin", 2]),
     ];
-    assert_eq!(lines(&sold, &FIELDS), expected);
-    assert_eq!(app.audit("a").await["consistent"], true);
+    assert_eq!(sold.rows("lines", &FIELDS), expected);
+    app.assert_consistent("a").await;
 }
 
 #[rstest]
@@ -101,34 +89,34 @@ async fn split_line_takes_the_rest_from_the_next(
         {"sku": "a", "quantity": 6, "warehouses": ["north", "x", "berlin", "main"], "split": true},
         {"sku": "b", "quantity": 2},
     ]);
-    let sold = buy(&app, "k1", cart.clone()).await;
+    let sold = call!(app, 1 POST "/stock/deduct", key "k1", {"lines": cart} => 200);
     let expected = [
         json!([0, 0, "a", "north", 2]),
         json!([1, 0, "a", "berlin", 1]),
         json!([2, 0, "a", "main", 3]),
         json!([3, 1, "b", "main", 2]),
     ];
-    assert_eq!(lines(&sold, &FIELDS), expected);
-    let retry = buy(&app, "k1", cart).await;
-    assert_eq!((retry.ok(), retry.replayed), (sold.ok(), true));
-    assert_eq!(on_hand(&app).await, [0, 2, 0]);
+    assert_eq!(sold.rows("lines", &FIELDS), expected);
+    let retry = call!(app, 1 POST "/stock/deduct", key "k1", {"lines": cart} => 200 replayed);
+    assert_eq!(retry.body, sold.body);
+    assert_eq!(on_hand(&app, "a").await, [0, 2, 0]);
     // If one has them all, nothing is split.
     let whole = json!([{"sku": "a", "warehouses": ["north", "main"], "split": true}]);
-    let whole = buy(&app, "k2", whole).await;
-    assert_eq!(lines(&whole, &FIELDS), [json!([0, 0, "a", "main", 1])]);
+    let whole = call!(app, 1 POST "/stock/deduct", key "k2", {"lines": whole} => 200);
+    let expected = [json!([0, 0, "a", "main", 1])];
+    assert_eq!(whole.rows("lines", &FIELDS), expected);
 
-    let path = format!("/operations/{}/reverse", sold.id);
-    let some =
-        json!({"lines": [{"line": 2, "quantity": 2}, {"line": 0}], "reason": "x", "restock": true});
-    let back = post(&app, &path, &some, "r1").await;
+    let (sale, some) = (sold.id, json!([{"line": 2, "quantity": 2}, {"line": 0}]));
+    let some = json!({"lines": some, "reason": "x", "restock": true});
+    let back = call!(app, 1 POST "/operations/{sale}/reverse", key "r1", (some) => 200);
     let expected = [
         json!([0, null, "a", "north", 2]),
         json!([2, null, "a", "main", 2]),
     ];
-    assert_eq!(lines(&back, &FIELDS), expected);
-    assert_eq!(on_hand(&app).await, [0, 3, 2]);
+    assert_eq!(back.rows("lines", &FIELDS), expected);
+    assert_eq!(on_hand(&app, "a").await, [0, 3, 2]);
     for sku in ["a", "b"] {
-        assert_eq!(app.audit(sku).await["consistent"], true);
+        app.assert_consistent(sku).await;
     }
 }
 
@@ -139,38 +127,37 @@ async fn refusal_lists_what_each_warehouse_has(
 ) {
     let app = shop(backend, &[("berlin", 1), ("main", 2)]).await;
     app.set_level("b", 9).await;
-    let fields = ["line", "warehouse", "requested", "available"];
     let cart = |units: i64, split: bool| {
         json!([
             {"sku": "b"},
             {"sku": "a", "quantity": units, "warehouses": ["berlin", "x", "main"], "split": split},
         ])
     };
-    for (units, split) in [(3, false), (4, true)] {
-        let short = buy(&app, "k1", cart(units, split)).await;
-        assert_eq!(short.status_and_code(), (409, "insufficient-stock"));
-        let expected = [
-            json!([1, "berlin", units, 1]),
-            json!([1, "x", units, 0]),
-            json!([1, "main", units, 2]),
-        ];
-        assert_eq!(lines(&short, &fields), expected);
-    }
     // An order of this line alone, too.
     let alone = json!([{"sku": "a", "quantity": 3, "warehouses": ["main", "berlin"]}]);
-    let short = buy(&app, "k1", alone).await;
-    assert_eq!(short.status_and_code(), (409, "insufficient-stock"));
-    let expected = [json!([0, "main", 3, 2]), json!([0, "berlin", 3, 1])];
-    assert_eq!(lines(&short, &fields), expected);
+    let short = |line, units, of: &[(&str, i64)]| {
+        let row = |(warehouse, left): &(&str, i64)| json!([line, warehouse, units, left]);
+        of.iter().map(row).collect::<Vec<_>>()
+    };
+    let all = [("berlin", 1), ("x", 0), ("main", 2)];
+    for (lines, expected) in [
+        (cart(3, false), short(1, 3, &all)),
+        (cart(4, true), short(1, 4, &all)),
+        (alone, short(0, 3, &[("main", 2), ("berlin", 1)])),
+    ] {
+        let refused = call!(app, 1 POST "/stock/deduct", key "k1", {"lines": lines} => 409 "insufficient-stock");
+        let fields = ["line", "warehouse", "requested", "available"];
+        assert_eq!(refused.rows("lines", &fields), expected);
+    }
     let unknown = json!([{"sku": "a", "warehouses": ["x", "y"]}, {"sku": "z"}]);
-    let unknown = buy(&app, "k1", unknown).await;
-    assert_eq!(unknown.status_and_code(), (404, "unknown-sku"));
+    let unknown =
+        call!(app, 1 POST "/stock/deduct", key "k1", {"lines": unknown} => 404 "unknown-sku");
     let expected = [json!([0, "x"]), json!([0, "y"]), json!([1, "main"])];
-    assert_eq!(lines(&unknown, &fields[..2]), expected);
-    assert_eq!(on_hand(&app).await, [1, 2]);
+    assert_eq!(unknown.rows("lines", &["line", "warehouse"]), expected);
+    assert_eq!(on_hand(&app, "a").await, [1, 2]);
     // The key is free.
-    buy(&app, "k1", cart(3, true)).await.ok();
-    assert_eq!(on_hand(&app).await, [0, 0]);
+    call!(app, 1 POST "/stock/deduct", key "k1", {"lines": cart(3, true)} => 200);
+    assert_eq!(on_hand(&app, "a").await, [0, 0]);
 }
 
 /// Units of due holds count, in any of the warehouses.
@@ -178,27 +165,20 @@ async fn refusal_lists_what_each_warehouse_has(
 #[tokio::test]
 async fn held_units_are_chosen_like_others(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = shop(backend, &[("berlin", 1), ("main", 2)]).await;
-    let body = json!({
-        "lines": [{"sku": "a", "quantity": 3, "warehouses": ["berlin", "main"], "split": true}],
-        "expires_in_s": 1,
-    });
-    let held = post(&app, "/holds", &body, "h1").await;
-    assert_eq!(held.status, 201, "{held:?}");
+    let line = |warehouses: [&str; 2]| json!([{"sku": "a", "quantity": 3, "warehouses": warehouses, "split": true}]);
+    let body = json!({"lines": line(["berlin", "main"]), "expires_in_s": 1});
     let expected = [
         json!([0, 0, "a", "berlin", 1]),
         json!([1, 0, "a", "main", 2]),
     ];
-    assert_eq!(lines(&held, &FIELDS), expected);
-    let again = post(&app, "/holds", &body, "h1").await;
-    assert_eq!(
-        (lines(&again, &FIELDS), again.replayed),
-        (expected.to_vec(), true)
-    );
+    let held = call!(app, 1 POST "/holds", key "h1", (body) => 201);
+    assert_eq!(held.rows("lines", &FIELDS), expected);
+    let again = call!(app, 1 POST "/holds", key "h1", (body) => 201 replayed);
+    assert_eq!(again.rows("lines", &FIELDS), expected);
     // It is repeated until the hold is due, at most until the test ends.
-    let cart =
-        json!([{"sku": "a", "quantity": 3, "warehouses": ["main", "berlin"], "split": true}]);
     let sold = loop {
-        let sold = buy(&app, "k1", cart.clone()).await;
+        let cart = order(&app, 1, &line(["main", "berlin"]));
+        let sold = app.send(cart.header(KEY, "k1")).await;
         if sold.status != 409 {
             break sold;
         }
@@ -207,13 +187,9 @@ async fn held_units_are_chosen_like_others(#[values(Sqlite, Mysql, Postgres)] ba
         json!([0, 0, "a", "main", 2]),
         json!([1, 0, "a", "berlin", 1]),
     ];
-    assert_eq!(lines(&sold, &FIELDS), expected);
-    assert_eq!(on_hand(&app).await, [0, 0]);
-    let audit = app.audit("a").await;
-    assert_eq!(
-        (&audit["consistent"], &audit["held"]),
-        (&json!(true), &json!(0))
-    );
+    assert_eq!(sold.rows("lines", &FIELDS), expected);
+    assert_eq!(on_hand(&app, "a").await, [0, 0]);
+    assert_eq!(app.assert_consistent("a").await["held"], 0);
 }
 
 /// Goal: buyers who prefer different warehouses empty all of them, to the unit, and none is refused while
@@ -223,7 +199,7 @@ async fn held_units_are_chosen_like_others(#[values(Sqlite, Mysql, Postgres)] ba
 async fn sourced_buyers_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     const BUYERS: usize = 12;
     let units = [("berlin", 17), ("main", 23), ("north", 5)];
-    let app = Arc::new(shop(backend, &units).await);
+    let app = Arc::new(shop(backend, &units).await.patient());
     let mut buyers = JoinSet::new();
     for buyer in 0..BUYERS {
         let app = Arc::clone(&app);
@@ -237,13 +213,13 @@ async fn sourced_buyers_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] 
                     "sku": "a", "quantity": wanted, "warehouses": warehouses, "split": true,
                 });
                 let request = order(&app, buyer, &json!([line])).header(KEY, new_key());
-                let answer = send_until_final(request).await;
+                let answer = app.send(request).await;
                 if answer.status == 200 {
-                    sold.extend(lines(&answer, &["warehouse", "quantity"]));
+                    sold.extend(answer.rows("lines", &["warehouse", "quantity"]));
                     continue;
                 }
                 assert_eq!(answer.code, "insufficient-stock", "{answer:?}");
-                let left = lines(&answer, &["available"]);
+                let left = answer.rows("lines", &["available"]);
                 let left: i64 = left.iter().map(|it| it[0].as_i64().expect("units")).sum();
                 assert!(left < wanted, "{answer:?}");
                 if left == 0 {
@@ -253,7 +229,7 @@ async fn sourced_buyers_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] 
         });
     }
     let sold = buyers.join_all().await.concat();
-    assert_eq!(on_hand(&app).await, [0, 0, 0]);
+    assert_eq!(on_hand(&app, "a").await, [0, 0, 0]);
     for (warehouse, units) in units {
         let of_warehouse = sold.iter().filter(|line| line[0] == warehouse);
         let sum: i64 = of_warehouse
@@ -261,8 +237,7 @@ async fn sourced_buyers_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] 
             .sum();
         assert_eq!(sum, units, "{warehouse}");
     }
-    let audit = app.audit("a").await;
-    assert_eq!(audit["consistent"], true, "{audit}");
+    app.assert_consistent("a").await;
 }
 
 #[tokio::test]
@@ -270,36 +245,27 @@ async fn invalid_sourcing_is_refused() {
     let app = shop(Sqlite, &[("main", 1)]).await;
     let many: Vec<_> = (0..10).map(|number| format!("w{number}")).collect();
     let eleven = [&many[..], &["main".to_owned()]].concat();
-    for (line, detail) in [
-        (json!({"warehouses": ["main"]}), "2 to 10"),
-        (json!({"warehouses": eleven}), "2 to 10"),
-        (json!({"warehouses": ["x", "main", "x"]}), "twice"),
+    for (detail, mut line) in [
+        ("2 to 10", json!({"warehouses": ["main"]})),
+        ("2 to 10", json!({"warehouses": eleven})),
+        ("twice", json!({"warehouses": ["x", "main", "x"]})),
         (
-            json!({"warehouses": ["x", "main"], "warehouse": "main"}),
             "not both",
+            json!({"warehouses": ["x", "main"], "warehouse": "main"}),
         ),
-        (json!({"split": true}), "split"),
-        (json!({"warehouses": ["x", "a/b"]}), "lines[0].warehouses"),
-        (json!({"warehouses": null}), "lines[0].warehouses"),
+        ("split", json!({"split": true})),
+        ("lines[0].warehouses", json!({"warehouses": ["x", "a/b"]})),
+        ("lines[0].warehouses", json!({"warehouses": null})),
     ] {
-        let mut line = line;
         line["sku"] = json!("a");
         for path in ["/stock/deduct", "/holds"] {
-            let refused = post(&app, path, &json!({"lines": [line]}), "k").await;
-            assert_eq!(
-                refused.status_and_code(),
-                (422, "invalid-request"),
-                "{line}"
-            );
+            let refused =
+                call!(app, POST "{path}", key "k", {"lines": [line]} => 422 "invalid-request");
             assert!(refused.detail.contains(detail), "{line}: {refused:?}");
         }
     }
-    let line = json!({"sku": "a", "warehouses": many});
-    let lines = vec![line; 11];
-    let refused = buy(&app, "k", json!(lines)).await;
-    assert_eq!(refused.status_and_code(), (422, "too-many-lines"));
+    let lines = vec![json!({"sku": "a", "warehouses": many}); 11];
+    call!(app, POST "/stock/deduct", key "k", {"lines": lines} => 422 "too-many-lines");
     // They are of lines only.
-    let body = json!({"sku": "a", "warehouses": ["x", "main"]});
-    let flat = send(app.request(0, Method::POST, "/stock/deduct").json(&body)).await;
-    assert_eq!(flat.status_and_code(), (422, "invalid-request"));
+    call!(app, POST "/stock/deduct", {"sku": "a", "warehouses": ["x", "main"]} => 422 "invalid-request");
 }

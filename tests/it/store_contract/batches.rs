@@ -95,10 +95,8 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
     }
     let left = [&[0][..], &[7, 5, 1], &[4, 3]];
     for ((batch, sold), left) in batches.iter().zip(sold).zip(left) {
-        assert_eq!(
-            sold,
-            left.iter().copied().map(committed).collect::<Vec<_>>()
-        );
+        let expected = left.iter().copied().map(committed).collect::<Vec<_>>();
+        assert_eq!(sold, expected);
         let movements = fixture.assert_in_order(batch[0].sku.as_str()).await;
         let created = movements.last().expect("the creation");
         for ((sale, order), available) in movements.iter().rev().skip(1).zip(batch).zip(left) {
@@ -147,10 +145,8 @@ async fn short_deduction_leaves_the_units_to_the_next(
 async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::with(on, "a", 5).await;
     let recorded = deduction_with_key("a", 1, "old");
-    assert_eq!(
-        all(&fixture, std::slice::from_ref(&recorded)).await,
-        [committed(4)]
-    );
+    let sold = all(&fixture, std::slice::from_ref(&recorded)).await;
+    assert_eq!(sold, [committed(4)]);
     let first = deduction_with_key("a", 1, "new");
     let other_lines = Deduction {
         idempotency: Some(idempotency("new", RequestHash([7; 32]))),

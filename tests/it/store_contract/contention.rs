@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
     Fixture, Operations as _, Raw, SOON, WAIT_LIMIT, committed, creation, deduction,
-    deduction_with_key, guarded, level_change, name, open, open_waiting, start_deduction,
+    deduction_with_key, level_change, name, open, open_waiting, start_deduction,
 };
 use crate::support::rival::{Rival, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -81,12 +81,12 @@ async fn key_of_an_open_transaction_is_in_flight(#[values(Mysql, Postgres)] back
     assert!(start.elapsed() >= WAIT_LIMIT, "{:?}", start.elapsed());
     assert_matches!(attempt, Err(StoreError::KeyInFlight(_)));
 
-    let without_key = guarded(&store, &deduction("a", 1)).await.unwrap();
+    let without_key = store.deduct(&deduction("a", 1)).await.unwrap();
     assert_eq!(without_key, committed(4));
     assert!(fixture.audit("a").await.consistent());
 
     first.run("COMMIT").await.unwrap();
-    let repeat = guarded(&store, &with_key).await.unwrap();
+    let repeat = store.deduct(&with_key).await.unwrap();
     assert_eq!(repeat, AttemptOutcome::Duplicate);
 }
 
@@ -218,7 +218,7 @@ async fn deadlock_aborts_one_attempt_and_no_more(#[values(Mysql, Postgres)] back
     };
     assert_eq!(fixture.level("a").await.on_hand, left);
     let remaining = left - 1;
-    let next = guarded(&store, &deduction("a", 1)).await.unwrap();
+    let next = store.deduct(&deduction("a", 1)).await.unwrap();
     assert_eq!(next, committed(remaining));
 }
 

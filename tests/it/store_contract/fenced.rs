@@ -10,7 +10,6 @@ use super::fixture::{
     deduction, deduction_with_key, fence, level_change, name,
 };
 
-/// The SKU of these tests.
 const SKU: &str = "a";
 /// Two sources of fencing tokens.
 const HERE: &str = "redis:0123456789abcdef0123456789abcdef";
@@ -41,7 +40,6 @@ impl Row {
         attempt.await.expect("no error")
     }
 
-    /// Reads the level and deducts one unit under a lock.
     async fn read_and_write(&self, token: i64, source: &str) -> AttemptOutcome {
         self.write(&self.read().await, token, source).await
     }

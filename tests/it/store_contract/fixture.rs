@@ -50,7 +50,6 @@ impl From<Backend> for On {
 }
 
 impl On {
-    /// Its SQL database.
     pub(crate) fn backend(self) -> Backend {
         match self {
             Self::Sql(backend) => backend,
@@ -59,7 +58,6 @@ impl On {
     }
 }
 
-/// The result of a successful deduction.
 pub(crate) fn committed(remaining: i64) -> AttemptOutcome {
     AttemptOutcome::Deducted { remaining }
 }
@@ -117,7 +115,6 @@ impl Fixture {
         fixture
     }
 
-    /// Returns when a session of the database waits for a lock.
     pub(crate) async fn until_waiting(&self) {
         lock_is_waited_for(self.backend, &self.url).await;
     }
@@ -138,7 +135,6 @@ impl Fixture {
         }
     }
 
-    /// The model, if it is the back end under test.
     pub(crate) fn model(&self) -> Option<&MemoryStore> {
         self.model.as_ref()
     }
@@ -280,24 +276,20 @@ pub(crate) fn assert_records(sale: &Movement, order: &Deduction) {
     assert_eq!(sale.idempotency_key.as_deref(), key);
 }
 
-/// The result of one attempt.
 pub(crate) type Attempt = Result<AttemptOutcome, StoreError>;
 
 /// The operations of a store, from what the tests have.
 pub(crate) trait Operations: OperationStore {
-    /// Sets a level.
     fn set_level(&self, change: &LevelChange) -> impl Future<Output = Attempt> + Send {
         let operation = Operation::from(change.clone());
         async move { self.write(&operation).await }
     }
 
-    /// Adjusts a level.
     fn adjust(&self, adjustment: &Adjustment) -> impl Future<Output = Attempt> + Send {
         let operation = Operation::from(adjustment.clone());
         async move { self.write(&operation).await }
     }
 
-    /// Takes units of a sale back.
     fn reverse(
         &self,
         reversal: &Reversal,
@@ -310,13 +302,11 @@ pub(crate) trait Operations: OperationStore {
         async move { self.write(&operation).await }
     }
 
-    /// Deducts with the row locked.
     fn deduct_locked(&self, deduction: &Deduction) -> impl Future<Output = Attempt> + Send {
         let operation = Operation::from(deduction.clone());
         async move { self.write(&operation).await }
     }
 
-    /// Deducts from one level.
     fn deduct_all(
         &self,
         deductions: &[Deduction],
@@ -351,15 +341,9 @@ pub(crate) trait Operations: OperationStore {
 
 impl<S: OperationStore + ?Sized> Operations for S {}
 
-/// Deducts by a guarded statement.
-pub(crate) async fn guarded(store: &Arc<dyn Store>, deduction: &Deduction) -> Attempt {
-    store.deduct(deduction).await
-}
-
-/// Starts a guarded deduction in its own task.
 pub(crate) fn start_deduction(store: &Arc<dyn Store>, deduction: Deduction) -> JoinHandle<Attempt> {
     let store = Arc::clone(store);
-    tokio::spawn(async move { guarded(&store, &deduction).await })
+    tokio::spawn(async move { store.deduct(&deduction).await })
 }
 
 #[track_caller]

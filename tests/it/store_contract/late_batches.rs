@@ -81,10 +81,8 @@ async fn late_message_sells_before_its_expiry_only(
     for sku in ["a", second] {
         fixture.assert_in_order(sku).await;
     }
-    assert_eq!(
-        fixture.level("a").await.on_hand,
-        if is_shared { 4 } else { 2 }
-    );
+    let left = if is_shared { 4 } else { 2 };
+    assert_eq!(fixture.level("a").await.on_hand, left);
 }
 
 /// Another replica changes the level between the read and the write: the batch is decided again, on the

@@ -9,7 +9,7 @@ use stocklock::stock::{
 };
 use tokio::time::{Duration, Instant};
 
-use super::fixture::{Fixture, all_of, deduction, guarded, level_change, place};
+use super::fixture::{Fixture, all_of, deduction, level_change, place};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -32,10 +32,8 @@ async fn pages(fixture: &Fixture, filter: MovementFilter) -> Vec<Movement> {
     let limit = filter.limit as usize;
     let found = each_page(fixture, filter).await;
     let mut but_the_last = found[1..].iter().zip(&found);
-    assert!(
-        but_the_last.all(|(_, page)| page.len() == limit),
-        "only the last page may be short"
-    );
+    let are_full = but_the_last.all(|(_, page)| page.len() == limit);
+    assert!(are_full, "only the last page may be short");
     found.concat()
 }
 
@@ -56,7 +54,7 @@ async fn late_commit_moves_no_movement_between_pages(
     let late: Vec<_> = (0..4).map(|_| deduction("a", 1)).collect();
     fixture.put("a", 100).await;
     for _ in 0..6 {
-        guarded(&fixture.store, &deduction("a", 1)).await.unwrap();
+        fixture.store.deduct(&deduction("a", 1)).await.unwrap();
     }
     let before = operations(&fixture.movements("a").await);
     let mut filter = MovementFilter {
@@ -68,7 +66,7 @@ async fn late_commit_moves_no_movement_between_pages(
         let page = fixture.store.movements(&filter).await.unwrap();
         found.extend(operations(&page.movements));
         filter.from = page.next;
-        guarded(&fixture.store, late).await.unwrap();
+        fixture.store.deduct(late).await.unwrap();
     }
     assert_eq!(found, before);
     assert_eq!(filter.from, None);
@@ -93,7 +91,7 @@ async fn pages_merge_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Back
                 warehouse: place(warehouse),
                 ..deduction("a", 1)
             };
-            guarded(&fixture.store, &sale).await.unwrap();
+            fixture.store.deduct(&sale).await.unwrap();
         }
     }
     fixture.put("other", 1).await;
@@ -226,7 +224,6 @@ async fn page_goes_no_further_than_each_warehouse_was_read(
     assert_eq!(versions(&found.concat()), all);
 }
 
-/// The shortest of a few times.
 async fn fastest(mut work: impl AsyncFnMut()) -> Duration {
     let mut fastest = Duration::MAX;
     for _ in 0..7 {

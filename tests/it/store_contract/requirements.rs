@@ -7,7 +7,7 @@ use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, committed, deduction, deduction_with_key, guarded,
+    Fixture, Operations as _, Raw, SOON, committed, deduction, deduction_with_key,
 };
 use crate::support::process::Process;
 use crate::support::rival::{Rival, as_user};
@@ -140,7 +140,7 @@ async fn assert_sells(fixture: &Fixture) {
     assert_eq!(attempt.unwrap(), committed(8));
     let with_key = deduction_with_key("货", 1, "K");
     for expected in [committed(7), AttemptOutcome::Duplicate] {
-        let attempt = guarded(store, &with_key).await;
+        let attempt = store.deduct(&with_key).await;
         assert_eq!(attempt.unwrap(), expected);
     }
     assert!(fixture.audit("货").await.consistent());

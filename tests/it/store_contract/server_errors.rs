@@ -10,9 +10,7 @@ use stocklock::stock::StockError;
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, guarded, open,
-};
+use super::fixture::{Fixture, Operations as _, Raw, SOON, adjustment, committed, deduction, open};
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::PrivateServer;
@@ -144,7 +142,7 @@ async fn limit_of_prepared_statements_is_not_a_defect() {
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
     fixture.put("a", 10).await;
     let store = open(server.url(), 1);
-    let sale = guarded(&store, &deduction("a", 1)).await;
+    let sale = store.deduct(&deduction("a", 1)).await;
     assert_eq!(sale.unwrap(), committed(9));
     let mut raw = Raw::connect(Mysql, server.url()).await;
     let limit = "SET GLOBAL max_prepared_stmt_count = 0";
@@ -152,7 +150,7 @@ async fn limit_of_prepared_statements_is_not_a_defect() {
 
     let adjusted = timeout(SOON, store.adjust(&adjustment("a", 1))).await;
     assert_matches!(adjusted, Ok(Err(StoreError::Unavailable(_))));
-    let sale = guarded(&store, &deduction("a", 1)).await;
+    let sale = store.deduct(&deduction("a", 1)).await;
     assert_eq!(sale.unwrap(), committed(8));
 }
 
@@ -186,10 +184,8 @@ async fn unknown_error_fails_only_its_own_deduction(#[case] backend: Backend, #[
     let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
     let [first, refused, last] = <[_; 3]>::try_from(answers.expect("bounded")).unwrap();
 
-    assert_eq!(
-        (first.unwrap(), last.unwrap()),
-        (committed(9), committed(7))
-    );
+    let sold = (first.unwrap(), last.unwrap());
+    assert_eq!(sold, (committed(9), committed(7)));
     let refused = refused.unwrap_err();
     assert_matches!(refused, StoreError::Unexpected(_));
     let cause = refused
@@ -210,7 +206,7 @@ async fn division_by_zero_in_a_trigger_is_an_error() {
             PERFORM 1 / (NEW.delta + 3); RETURN NEW; END $$;
         CREATE TRIGGER divide BEFORE INSERT ON movement FOR EACH ROW EXECUTE FUNCTION divide()";
     raw.run(trigger).await.unwrap();
-    let sale = guarded(&fixture.store, &deduction("a", 3)).await;
+    let sale = fixture.store.deduct(&deduction("a", 3)).await;
     assert_matches!(sale, Err(StoreError::Bug(_)));
     let batch = [deduction("a", 2), deduction("a", 3)];
     let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;

@@ -10,8 +10,8 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{sleep, timeout};
 
 use super::fixture::{
-    Fixture, Raw, SOON, adjustment, committed, creation, deduction, guarded, open, open_patient,
-    short, start_deduction,
+    Fixture, Raw, SOON, adjustment, committed, creation, deduction, open, open_patient, short,
+    start_deduction,
 };
 use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
@@ -26,7 +26,7 @@ async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)]
     let mut url = reqwest::Url::parse(&database.url).unwrap();
     url.set_path("nowhere");
     let store = open(url.as_str(), 1);
-    let outcome = guarded(&store, &deduction("a", 1)).await;
+    let outcome = store.deduct(&deduction("a", 1)).await;
     assert_matches!(outcome, Err(StoreError::Unavailable(..)));
 }
 
@@ -95,7 +95,7 @@ async fn hanging_server_costs_the_pool_no_connection(#[values(Mysql, Postgres)] 
 
     let works_again = async {
         while store.check_writable().await.is_err() {}
-        guarded(&store, &deduction("a", 1)).await
+        store.deduct(&deduction("a", 1)).await
     };
     let attempt = timeout(SOON, works_again).await.expect("soon").unwrap();
     assert_eq!(attempt, committed(9));
@@ -144,7 +144,7 @@ async fn session_does_not_depend_on_mariadbs_defaults() {
     }
     let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
     fixture.put("货", 10).await;
-    let attempt = guarded(&fixture.store, &deduction("货", 3)).await;
+    let attempt = fixture.store.deduct(&deduction("货", 3)).await;
     assert_eq!(attempt.unwrap(), committed(7));
     assert!(fixture.audit("货").await.consistent());
     let rival = Rival::holding_stock(Mysql, server.url()).await;

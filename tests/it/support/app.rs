@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use reqwest::header::{HeaderMap, IF_MATCH};
+use reqwest::header::{HeaderMap, HeaderName, IF_MATCH};
 use reqwest::{Client, Method, RequestBuilder};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -15,11 +15,12 @@ use stocklock_testkit::secrets::leaked;
 use stocklock_testkit::servers::password;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::proxy::Proxy;
 use super::services::{Backend, TestDatabase, fresh_database};
+use crate::faults::SOON;
 
 /// A response, with the parts that many tests check.
 #[derive(Debug, Clone)]
@@ -48,10 +49,34 @@ impl Answer {
         &self.body
     }
 
+    #[track_caller]
+    pub(crate) fn assert_is(&self, status: u16, code: &str) {
+        assert_eq!(self.status_and_code(), (status, code), "{self:?}");
+    }
+
+    /// Asserts these fields of the body, by their names or by JSON pointers.
+    #[track_caller]
+    pub(crate) fn assert_has(&self, fields: &Value) {
+        for (name, expected) in fields.as_object().expect("fields") {
+            let found = match name.strip_prefix('/') {
+                Some(_) => self.body.pointer(name),
+                None => self.body.get(name),
+            };
+            assert_eq!(found, Some(expected), "{name}: {self:?}");
+        }
+    }
+
+    /// Some fields of each row of a list in the body.
+    #[track_caller]
+    pub(crate) fn rows(&self, list: &str, fields: &[&str]) -> Vec<Value> {
+        let found = self.body[list].as_array();
+        rows(found.unwrap_or_else(|| panic!("{self:?}")), fields)
+    }
+
     /// Asserts a 503 that asks for a retry, with this code.
     #[track_caller]
     pub(crate) fn assert_refused_for_now(&self, code: &str) {
-        assert_eq!(self.status_and_code(), (503, code), "{self:?}");
+        self.assert_is(503, code);
         assert!(self.retry_after, "{self:?}");
     }
 
@@ -74,6 +99,21 @@ impl Answer {
     pub(crate) fn asks_for_retry(&self) -> bool {
         matches!(self.status, 503 | 504) || self.code == "request-in-flight"
     }
+}
+
+/// The header that a word of `call!` names.
+pub(crate) fn header(word: &str) -> HeaderName {
+    let name = match word {
+        "key" => "idempotency-key".to_owned(),
+        word => word.replace('_', "-"),
+    };
+    name.parse().expect("the name of a header")
+}
+
+/// Some fields of each row.
+pub(crate) fn rows(rows: &[Value], fields: &[&str]) -> Vec<Value> {
+    let row = |row: &Value| fields.iter().map(|field| row[field].clone()).collect();
+    rows.iter().map(row).collect()
 }
 
 /// Sends a request once; an error means that no complete response came.
@@ -137,6 +177,7 @@ pub(crate) struct TestApp {
     running: JoinSet<()>,
     shutdowns: Vec<CancellationToken>,
     pub(crate) client: Client,
+    is_patient: bool,
     /// The database, for tests that lock or change its rows themselves.
     pub(crate) database_url: String,
     /// Kept because dropping it may drop the database.
@@ -224,9 +265,36 @@ impl TestApp {
             shutdowns,
             // Tests share no connections.
             client: client(),
+            is_patient: false,
             database_url: url.to_owned(),
             _database: None,
         }
+    }
+
+    /// The same; from now on, [`Self::send`] repeats a request until its answer is definite.
+    pub(crate) fn patient(self) -> Self {
+        Self {
+            is_patient: true,
+            ..self
+        }
+    }
+
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Answer {
+        let begin = Instant::now();
+        loop {
+            let answer = send(request.try_clone().expect("no stream")).await;
+            if !(self.is_patient && answer.asks_for_retry()) {
+                return answer;
+            }
+            assert!(begin.elapsed() < SOON, "still {answer:?}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Units on hand and held units of a SKU, in the order of its warehouses.
+    pub(crate) async fn levels(&self, sku: &str) -> Vec<Value> {
+        let levels = self.get(&format!("/stock/{sku}")).await;
+        levels.rows("warehouses", &["on_hand", "held"])
     }
 
     /// The addresses of the replicas, for a race.
@@ -239,13 +307,11 @@ impl TestApp {
         self.targets[replica % self.targets.len()].to_string()
     }
 
-    /// A request to a replica.
     pub(crate) fn request(&self, replica: usize, method: Method, path: &str) -> RequestBuilder {
         self.client
             .request(method, format!("{}{path}", self.base(replica)))
     }
 
-    /// The answer to a GET.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         send(self.request(0, Method::GET, path)).await
     }
@@ -317,7 +383,13 @@ impl TestApp {
         self.get_json(&format!("/stock/{sku}/audit")).await["warehouses"][0].clone()
     }
 
-    /// Stops the replicas gracefully.
+    /// The audit of the SKU's only warehouse, which must be consistent.
+    pub(crate) async fn assert_consistent(&self, sku: &str) -> Value {
+        let audit = self.audit(sku).await;
+        assert_eq!(audit["consistent"], true, "{sku}: {audit}");
+        audit
+    }
+
     pub(crate) async fn stop(mut self) {
         self.shutdowns.iter().for_each(CancellationToken::cancel);
         while self.running.join_next().await.is_some() {}

@@ -59,22 +59,18 @@ impl LockServices {
         ]
     }
 
-    /// The value of `REDIS_URL`.
     pub(crate) fn redis_url(&self) -> &str {
         &self.redis.url
     }
 
-    /// The value of `REDLOCK_URLS`.
     pub(crate) fn redlock_urls(&self) -> &str {
         &self.redlock_urls
     }
 
-    /// The URLs in `REDLOCK_URLS`.
     pub(crate) fn masters(&self) -> &[String] {
         &self.masters.urls
     }
 
-    /// The value of `ZOOKEEPER_CONNECT`.
     pub(crate) fn zookeeper_connect(&self) -> &str {
         &self.zookeeper.connect
     }

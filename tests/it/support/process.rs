@@ -112,7 +112,6 @@ impl Process {
         Self::start(arguments, variables).ended().await
     }
 
-    /// Waits for its end.
     pub(crate) async fn ended(self) -> Ended {
         self.child.ended().await
     }
@@ -159,7 +158,6 @@ impl Process {
         self.client.request(method, self.url(path))
     }
 
-    /// The answer to a GET.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         send(self.request(Method::GET, path)).await
     }

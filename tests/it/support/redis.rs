@@ -33,7 +33,6 @@ pub(crate) async fn command<T: FromRedisValue>(url: &str, words: &[&str]) -> T {
     answer.unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
-/// The keys of all counters.
 pub(crate) async fn counters(url: &str) -> Vec<String> {
     command(url, &["KEYS", "stock:*"]).await
 }
@@ -73,7 +72,6 @@ impl Pair {
         })
     }
 
-    /// The master.
     pub(crate) async fn master(&self) -> &PrivateServer {
         let [master, _] = self.roles().await.expect("the sentinel answers");
         master

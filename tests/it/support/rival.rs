@@ -25,7 +25,6 @@ impl Raw {
         .expect("the test can connect to the database")
     }
 
-    /// Executes one statement.
     pub(crate) async fn run(&mut self, statement: &'static str) -> Result<(), sqlx::Error> {
         let statement = sqlx::raw_sql(statement);
         match self {
@@ -127,7 +126,6 @@ impl Rival {
         Self(raw)
     }
 
-    /// Releases the locks.
     pub(crate) async fn let_go(mut self) {
         self.0.run("ROLLBACK").await.expect("it can be rolled back");
     }

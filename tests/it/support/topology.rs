@@ -96,7 +96,6 @@ impl Topology {
         format!("http://{}{path}", self.address())
     }
 
-    /// The address of nginx.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -117,7 +116,6 @@ impl Topology {
         requests.collect::<Result<_, _>>().expect("lines of JSON")
     }
 
-    /// The log of a replica.
     pub(crate) fn replica_log(&self, number: u32) -> String {
         self.text(format!("replica-{number}.log").as_ref())
     }

@@ -53,7 +53,14 @@ pub(super) async fn sell_out(
     for (first_buyer, connection) in connections.into_iter().enumerate() {
         tasks.spawn(serve(Arc::clone(&sale), connection, first_buyer));
     }
-    let live = Live::new(&sale, strategy, targets, started, observer);
+    let live = Live {
+        sale: &sale,
+        strategy,
+        targets,
+        started,
+        observer,
+        shown: Mutex::default(),
+    };
     let buying = async {
         while let Some(ended) = tasks.join_next().await {
             ended.expect("a buyer does not panic");

@@ -210,10 +210,8 @@ mod tests {
         let pair = "…0000000b and …0000000c both wrote 8, and no units were added between them";
         assert_eq!(find("-1 -1 -1:=8"), pair);
         assert_eq!(find("-1 -1 -3:=8"), pair);
-        assert_eq!(
-            find("-1 -1 -1:=8 -1 -1:=7 -1:=7"),
-            format!("{pair} (and 2 more like it)")
-        );
+        let found = find("-1 -1 -1:=8 -1 -1:=7 -1:=7");
+        assert_eq!(found, format!("{pair} (and 2 more like it)"));
         // Other sales may lie between them.
         let apart = "…0000000a and …0000000d both wrote 9, and no units were added between them";
         assert_eq!(find("-1 -1 -1 -1:=9"), apart);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::counts::lock_wait_seconds;
 use super::event::{Event, Observer, Tick};
 use super::replica_client::ReplicaClient;
 use super::sale::Sale;
@@ -29,12 +30,12 @@ pub(super) struct Live<'a> {
     pub(super) targets: &'a [Target],
     pub(super) started: Instant,
     pub(super) observer: Observer<'a>,
-    shown: Mutex<Shown>,
+    pub(super) shown: Mutex<Shown>,
 }
 
 /// What the ticks show besides the counts of the answers.
 #[derive(Debug, Default)]
-struct Shown {
+pub(super) struct Shown {
     /// Exchanges that earlier ticks have counted, and when the last one was.
     exchanges: usize,
     at: Duration,
@@ -42,24 +43,7 @@ struct Shown {
     lock_waits_ms: Option<f64>,
 }
 
-impl<'a> Live<'a> {
-    pub(super) fn new(
-        sale: &'a Sale,
-        strategy: Strategy,
-        targets: &'a [Target],
-        started: Instant,
-        observer: Observer<'a>,
-    ) -> Self {
-        Self {
-            sale,
-            strategy,
-            targets,
-            started,
-            observer,
-            shown: Mutex::default(),
-        }
-    }
-
+impl Live<'_> {
     /// Ticks until it is dropped.
     pub(super) async fn run(&self) -> Infallible {
         let (never, _, _) = tokio::join!(self.tick_on(), self.read_level(), self.read_waits());
@@ -82,10 +66,8 @@ impl<'a> Live<'a> {
         let mut shown = self.shown();
         let (answers, mut latencies) = {
             let tally = self.sale.tally();
-            (
-                tally.counts(),
-                tally.latencies_from(shown.exchanges).to_vec(),
-            )
+            let latencies = tally.latencies_from(shown.exchanges).to_vec();
+            (tally.answers.clone(), latencies)
         };
         shown.exchanges += latencies.len();
         let seconds = at.saturating_sub(shown.at).as_secs_f64();
@@ -103,7 +85,7 @@ impl<'a> Live<'a> {
             left: shown.left,
             refused: answers.refused,
             failed: answers.failed,
-            retried: answers.retried,
+            retried: answers.retried.total(),
             rate,
             p50_ms,
             p99_ms,
@@ -137,7 +119,7 @@ impl<'a> Live<'a> {
         loop {
             let (mut sum, at) = (Some(0.0), Instant::now());
             for client in &mut clients {
-                let seconds = client.lock_wait_seconds(self.strategy).await.ok();
+                let seconds = client.metrics(self.strategy, lock_wait_seconds).await.ok();
                 sum = sum.zip(seconds).map(|(sum, seconds)| sum + seconds);
             }
             let now = sum.map(|sum| (sum, at));

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::RaceError;
 use super::connection::{Answer, Connection, ExchangeError};
-use super::counts::{LockCounts, lock_wait_seconds};
+use super::counts::LockCounts;
 use super::pause::pause;
 use super::plan::RacePlan;
 use super::target::Target;
@@ -197,20 +197,20 @@ impl ReplicaClient {
         }
     }
 
-    /// The replica's counters of the strategy's locks since its start.
+    /// The counters of the strategy's locks since the replica's start.
     pub(super) async fn lock_counts(&mut self, strategy: Strategy) -> Result<LockCounts> {
-        let path = "/metrics";
-        let answer = self.call(Method::GET, path, String::new()).await?;
-        let counts = LockCounts::parse(&String::from_utf8_lossy(&answer.body), strategy);
-        counts.map_err(|reason| self.invalid(path, &reason))
+        self.metrics(strategy, LockCounts::parse).await
     }
 
-    /// Seconds that requests have waited for the strategy's lock since the replica's start.
-    pub(super) async fn lock_wait_seconds(&mut self, strategy: Strategy) -> Result<f64> {
-        let path = "/metrics";
-        let answer = self.call(Method::GET, path, String::new()).await?;
-        let waited = lock_wait_seconds(&String::from_utf8_lossy(&answer.body), strategy);
-        waited.map_err(|reason| self.invalid(path, &reason))
+    /// What `read` finds in the replica's metrics.
+    pub(super) async fn metrics<T>(
+        &mut self,
+        strategy: Strategy,
+        read: fn(&str, Strategy) -> Result<T, String>,
+    ) -> Result<T> {
+        let answer = self.call(Method::GET, "/metrics", String::new()).await?;
+        let found = read(&String::from_utf8_lossy(&answer.body), strategy);
+        found.map_err(|reason| self.invalid("/metrics", &reason))
     }
 
     /// The sum of the levels of the SKUs.

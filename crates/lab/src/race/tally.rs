@@ -99,26 +99,6 @@ impl Tally {
     pub(super) fn latencies_from(&self, count: usize) -> &[u32] {
         &self.latencies[count..]
     }
-
-    /// The counts so far.
-    pub(super) fn counts(&self) -> LiveCounts {
-        let answers = &self.answers;
-        LiveCounts {
-            sold: answers.sold,
-            refused: answers.refused,
-            failed: answers.failed,
-            retried: answers.retried.total(),
-        }
-    }
-}
-
-/// The counts of a run's answers while it runs.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LiveCounts {
-    pub(super) sold: i64,
-    pub(super) refused: i64,
-    pub(super) failed: i64,
-    pub(super) retried: u64,
 }
 
 /// Median and 99th percentile in milliseconds of latencies in microseconds, which it sorts.
