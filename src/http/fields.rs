@@ -241,7 +241,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
             json!({"type": "string", "pattern": format!("^v1;{number}(;{number})?$")})
         }
         "cursor" | "after" => {
-            let name = format!("{}{{1,{MAX_NAME_CHARS}}}", NAME_CHAR);
+            let name = format!("{NAME_CHAR}{{1,{MAX_NAME_CHARS}}}");
             let pattern = if ["get /stock", "get /export"].contains(&place) {
                 format!(r"^(?!(deduct|\.+)/){name}/(?!\.+$){name}$")
             } else {
@@ -275,7 +275,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
         "restock" | "cached" | "late" | "split" | "dry_run" | "enabled" | "rotate_secret" => {
             json!({"type": "boolean"})
         }
-        "prefix" => text(MAX_NAME_CHARS, &format!("^{}+$", NAME_CHAR)),
+        "prefix" => text(MAX_NAME_CHARS, &format!("^{NAME_CHAR}+$")),
         "available_max" => whole(i64::MIN, i64::MAX),
         "levels" => {
             let name = json!({"$ref": "#/components/schemas/LevelName"});
@@ -300,7 +300,7 @@ fn schema(place: &str, field: &str, strategies: &[&str]) -> Value {
 
 /// A name. It is not one of `reserved`, and not of dots alone, which are steps of a path.
 fn name(reserved: &str, exception: &str) -> Value {
-    let pattern = format!(r"^(?!({reserved}\.+)$){}+$", NAME_CHAR);
+    let pattern = format!(r"^(?!({reserved}\.+)$){NAME_CHAR}+$");
     let mut name = text(MAX_NAME_CHARS, &pattern);
     name["description"] = format!(
         "1 to {MAX_NAME_CHARS} letters and marks of any script, digits, `.`, `_`, `-`, in normal \
