@@ -12,8 +12,11 @@ use crate::events::Followers;
 use crate::http::Api;
 use stocklock_core::ports::StoreError;
 
-/// The pause between two rounds.
-const PAUSE: Duration = Duration::from_millis(250);
+/// The shortest and the longest pause between two rounds.
+const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
+
+/// A pause is so many times as long as the round before it: on SQLite, sales wait for a round.
+const SHARE: u32 = 20;
 
 /// The pause before old events are deleted again.
 const TRIM_PAUSE: Duration = Duration::from_mins(1);
@@ -35,11 +38,13 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
         trim_at: Instant::now(),
     };
     let mut failed = false;
+    let [mut pause, longest] = PAUSES;
     loop {
         let is_last = tokio::select! {
-            () = sleep(PAUSE) => false,
+            () = sleep(pause) => false,
             () = stop.cancelled() => true,
         };
+        let begin = Instant::now();
         api.metrics.feed_lag.is_behind(());
         match publisher.round().await {
             Ok(()) => {
@@ -55,6 +60,7 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
         if is_last {
             return;
         }
+        pause = (SHARE * begin.elapsed()).clamp(PAUSES[0], longest);
     }
 }
 
