@@ -110,10 +110,13 @@ pub async fn write_batch<S: BatchStore>(
         BatchGuard::RowLock
     };
     let mut guard = read;
-    if !read_first && batch.iter().all(Operation::needs_only_units) {
-        guard = BatchGuard::Available;
-    } else if !sells_only && batch.iter().all(Operation::needs_only_its_level) {
-        guard = BatchGuard::OpenLines;
+    let may_be_refused = read_first && batch.iter().any(Operation::needs_only_units);
+    if !may_be_refused && batch.iter().all(Operation::needs_only_its_level) {
+        guard = if batch.iter().all(Operation::needs_only_units) {
+            BatchGuard::Available
+        } else {
+            BatchGuard::OpenLines
+        };
     }
     while batch.len() > 1 && duplicates < DUPLICATES {
         match (store.attempt(batch, guard).await, guard) {
