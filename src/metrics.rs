@@ -86,8 +86,8 @@ impl Default for Metrics {
         let webhook_lag = Lag::register(
             &mut registry,
             "webhook_lag",
-            "For how long the webhook that is furthest behind has not got all events. 0 in replicas \
-             that do not send to webhooks now",
+            "Age of the oldest event that a webhook has not got, of the webhook that is furthest behind. 0 in \
+             replicas that do not send to webhooks now",
         );
         let feed_lag = Lag::register(
             &mut registry,

@@ -15,8 +15,8 @@ use stocklock_core::ports::StoreError;
 /// The shortest and the longest pause between two rounds.
 const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
 
-/// A pause is so many times as long as the round before it: on SQLite, sales wait for a round.
-const SHARE: u32 = 20;
+/// How many times as long as the round before it a pause is: on SQLite, sales wait for a round.
+const REST: u32 = 20;
 
 /// The pause before old events are deleted again.
 const TRIM_PAUSE: Duration = Duration::from_mins(1);
@@ -37,7 +37,7 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
         has_filled: false,
         trim_at: Instant::now(),
     };
-    let mut failed = false;
+    let (mut failed, mut behind) = (false, None);
     let [mut pause, longest] = PAUSES;
     loop {
         let is_last = tokio::select! {
@@ -45,10 +45,11 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
             () = stop.cancelled() => true,
         };
         let begin = Instant::now();
-        api.metrics.feed_lag.is_behind(());
+        api.metrics.feed_lag.set((), *behind.get_or_insert(begin));
         match publisher.round().await {
             Ok(()) => {
-                api.metrics.feed_lag.is_done(());
+                behind = None;
+                api.metrics.feed_lag.clear(());
                 failed = false;
             }
             Err(error) if !failed => {
@@ -60,7 +61,7 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
         if is_last {
             return;
         }
-        pause = (SHARE * begin.elapsed()).clamp(PAUSES[0], longest);
+        pause = (REST * begin.elapsed()).clamp(PAUSES[0], longest);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::supervise::supervise;
 use crate::events::{EventBody, Follower, Followers, event_type};
 use crate::http::Api;
-use crate::webhooks::{Body, Message};
+use crate::webhooks::{Body, Message, now};
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{Event, EventCursor, EventPage};
 use stocklock_store::Webhook;
@@ -144,6 +144,13 @@ async fn deliver(api: Arc<Api>, webhook: Webhook) {
     }
 }
 
+/// When the change of an event was made, on the database's clock.
+fn since(event: &Event) -> Option<Instant> {
+    let made = humantime::parse_rfc3339(&event.movement.created_at).ok()?;
+    let age = now().duration_since(made).unwrap_or_default();
+    Instant::now().checked_sub(age)
+}
+
 struct Delivery<'a> {
     api: &'a Api,
     webhook: Webhook,
@@ -152,7 +159,7 @@ struct Delivery<'a> {
 
 impl Drop for Delivery<'_> {
     fn drop(&mut self) {
-        self.api.metrics.webhook_lag.is_done(self.webhook.id);
+        self.api.metrics.webhook_lag.clear(self.webhook.id);
     }
 }
 
@@ -174,11 +181,13 @@ impl Delivery<'_> {
         };
         let lag = &self.api.metrics.webhook_lag;
         if cursor == position {
-            lag.is_done(self.webhook.id);
+            lag.clear(self.webhook.id);
             self.follower.wait_beyond(position.seq).await;
             return Ok(());
         }
-        lag.is_behind(self.webhook.id);
+        if let Some(since) = events.first().and_then(since) {
+            lag.set(self.webhook.id, since);
+        }
         // The feed may have more by now than when the batch was stored.
         let place = |end| events.iter().position(|event| event.cursor == end);
         let last = self.webhook.batch_end.and_then(place);

@@ -1,4 +1,4 @@
-//! Gauges of how long something has been waiting for work that a background task does.
+//! Gauges of how far background tasks are behind.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,13 +22,13 @@ impl<K: Copy + Eq + Hash + fmt::Debug + Send + 'static> Lag<K> {
         lag
     }
 
-    /// This task has work from now on, unless it had before.
-    pub(crate) fn is_behind(&self, task: K) {
-        self.lock().entry(task).or_insert_with(Instant::now);
+    /// The oldest work of this task that is not done is there since then.
+    pub(crate) fn set(&self, task: K, since: Instant) {
+        self.lock().insert(task, since);
     }
 
     /// This task has no more work, or does not work any more.
-    pub(crate) fn is_done(&self, task: K) {
+    pub(crate) fn clear(&self, task: K) {
         self.lock().remove(&task);
     }
 

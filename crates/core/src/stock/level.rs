@@ -1,4 +1,4 @@
-//! The level of a SKU in a warehouse, and the revision that a caller can require.
+//! The level of a SKU in a warehouse, and what a caller can require of it before a change.
 
 use std::fmt;
 
@@ -9,6 +9,9 @@ use super::{Sku, Warehouse};
 /// The largest absolute value of a counter, in units. It is far below the limits of 64 bits and of
 /// the integers that JSON readers represent exactly.
 pub const MAX_UNITS: i64 = 1_000_000_000_000;
+
+/// The maximum number of lines of a request, and of levels of an operation.
+pub const MAX_LINES: usize = 100;
 
 /// One row of stock, as read at one instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,9 +130,6 @@ impl fmt::Display for LevelCursor {
         write!(f, "{}/{}", self.sku, self.warehouse)
     }
 }
-
-/// The maximum number of lines of a request, and of levels of an operation.
-pub const MAX_LINES: usize = 100;
 
 /// What must hold for the levels in a [`Scope`], so that a change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
