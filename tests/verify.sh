@@ -24,7 +24,7 @@ load | fairness | | --test-threads=1 full::load:: full::abandoned_reads::
 load | logging | | --test-threads=1 logging::full::
 load | times | TEST_TIMES=exact | --test-threads=1 failover:: database_killed:: database_unreachable:: lock_server_killed:: wakeups:: redis_permits:: keys::change_of_keys
 page | page | | page::full::
-page | schemathesis | TEST_EXAMPLES=300 | schemathesis::
+schemathesis | schemathesis | TEST_EXAMPLES=1000 | schemathesis::
 rules | late-messages | | late_messages:: late_transactions:: attempt_that_waits
 rules | duplicates | | duplicates::
 rules | creations | TEST_CREATIONS=1000 | creations::
@@ -41,8 +41,9 @@ events | events | TEST_EVENTS=1000000 TEST_EVENT_KILLS=20 TEST_LATE_SECONDS=10 |
 faults | databases | | oversell::full:: distant_race::full:: deduct_batch::full:: sold_out::full:: servers::full::
 counters | counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
 upgrades | upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old' | upgrade_under_load::
-bulk | imports | TEST_IMPORT_KILLS=50 TEST_COUNTS=500 | bulk::imports:: --skip memory
+bulk | imports | TEST_IMPORT_KILLS=50 | bulk::imports:: --skip memory
 bulk | import-rows | TEST_IMPORT_ROWS=1000000 | --test-threads=1 bulk::imports::memory
+bulk | beside-sales | TEST_COUNTS=500 TEST_PACED_ROWS=25000 | --test-threads=1 bulk::beside_sales::
 galera | galera | TEST_STARTS=20 | --test-threads=1 galera::
 ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::
 locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock

@@ -1,18 +1,19 @@
 //! Answers every request: the stack of `tower-http` around the routes, the body of an error, its log line.
 //!
 //! The stack surrounds the whole router. So the future of a request is boxed once, by the router, and not
-//! by each layer as with `Router::layer`. `tower-http` has request ids, headers, compression and panics.
+//! by each layer as with `Router::layer`. `tower-http` has request ids, headers and compression.
 //! Written by hand is what it does not have:
 //! - A problem for each error, with a stable code and the request's id ([`Answering`]). The answers of
-//!   `tower-http` to a panic or to a body that is too large do not know the id.
+//!   `tower-http` to a panic or to a body that is too large do not know the id, and its layer for panics
+//!   boxes each body once more.
 //! - The limit of a body (`body.rs`). It differs by route, and the same loop counts the memory of all bodies.
 //! - Timeouts (`server/timed_io.rs`, `body.rs`, the deadline). There is one for each phase of a request.
 //!   `TimeoutLayer` has one for all, and would drop a handler whose write is in progress.
 //! - The log, and traces. `TraceLayer` makes a span for each request also if nothing collects it; this service
 //!   logs requests that fail, and makes spans for a collector only.
 
-use std::any::Any;
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,10 +24,10 @@ use axum::http::{
     Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header,
 };
 use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
-use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::CompressionLevel;
-use tower_http::catch_panic::{CatchPanic, CatchPanicLayer, ResponseForPanic};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 use tower_http::request_id::{
@@ -61,15 +62,15 @@ pub(crate) fn service(
 + Sync
 + 'static {
     let replica = HeaderValue::from_str(&api.replica).ok();
-    let catch_panics = CatchPanicLayer::custom(Panicked);
     let answering = Arc::new(Answering {
-        routes: catch_panics.layer(routes),
+        routes,
         outages: Mutex::default(),
         api,
     });
     let answer = service_fn(move |request| {
         let answering = Arc::clone(&answering);
-        async move { Ok(answering.answer(request).await) }
+        // Boxed, because each layer moves the future that it has from the one below.
+        Box::pin(async move { Ok(answering.answer(request).await) })
     });
     let is_compressed = SizeAbove::new(COMPRESSED_ABOVE)
         .and(NotForContentType::SSE)
@@ -95,7 +96,7 @@ pub(crate) fn service(
 
 /// The routes, and what makes their refusals into problems.
 struct Answering {
-    routes: CatchPanic<Router, Panicked>,
+    routes: Router,
     outages: Mutex<OutageLog>,
     api: Arc<Api>,
 }
@@ -136,8 +137,11 @@ impl Answering {
         if let Err(foreign) = browser::check(self.api.mode, &request) {
             return foreign.into_response();
         }
-        let Ok(response) = self.routes.clone().oneshot(request).await;
-        response.map(Body::new)
+        let routed = AssertUnwindSafe(self.routes.clone().oneshot(request)).catch_unwind();
+        match routed.await {
+            Ok(Ok(response)) => response,
+            Err(panic) => ApiError::panicked(&*panic).into_response(),
+        }
     }
 }
 
@@ -163,18 +167,6 @@ fn span(request: &Request, id: &str) -> Span {
         "http.response.status_code" = field::Empty,
         request_id = id,
     )
-}
-
-/// The answer if a handler panicked.
-#[derive(Debug, Clone, Copy)]
-struct Panicked;
-
-impl ResponseForPanic for Panicked {
-    type ResponseBody = Body;
-
-    fn response_for_panic(&mut self, panic: Box<dyn Any + Send>) -> Response {
-        ApiError::panicked(&*panic).into_response()
-    }
 }
 
 /// Marks the answer to a `GET` or `HEAD`. Others are not compressed: a deduction waits for nothing.

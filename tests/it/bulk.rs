@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::support::app::{Answer, TestApp, rows, send};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
+mod beside_sales;
 mod commands;
 mod imports;
 
@@ -17,6 +18,11 @@ pub(crate) fn lines(answer: &Answer) -> Vec<Value> {
     let text = text.unwrap_or_else(|| answer.body.to_string());
     let lines = text.lines().map(serde_json::from_str);
     lines.map(|line| line.expect("lines of JSON")).collect()
+}
+
+/// A row a line.
+fn text(rows: &[Value]) -> String {
+    rows.iter().map(|row| row.to_string() + "\n").collect()
 }
 
 /// Sends rows as the import with this key; `query` begins with `?`.

@@ -7,6 +7,7 @@ pub(crate) mod process;
 pub(crate) mod redis;
 pub(crate) mod rival;
 pub(crate) mod seeded_ledger;
+pub(crate) mod timing;
 pub(crate) mod topology;
 
 pub(crate) use stocklock_testkit::{ports, proxy, servers as services};

@@ -1,6 +1,5 @@
-//! Imports that are cut off, changed, or made while others sell; their bounds.
+//! Imports that are cut off or changed; their bounds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::Method;
@@ -12,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::{exported, import, lines};
+use super::{exported, import, lines, text};
 use crate::faults::SOON;
 use crate::support::app::{TestApp, client, rows as table, send};
 use crate::support::process::Process;
@@ -43,10 +42,6 @@ fn rows(count: u64) -> (Vec<Value>, Vec<Value>) {
     };
     let levels = units.iter().enumerate().filter_map(level);
     (rows, levels.collect())
-}
-
-fn text(rows: &[Value]) -> String {
-    rows.iter().map(|row| row.to_string() + "\n").collect()
 }
 
 /// Goal: an import that is cut off is continued by sending the file again.
@@ -127,60 +122,6 @@ async fn changed_file_is_refused_before_its_chunk(
         "{end}"
     );
     assert_eq!(exported(&app).await, before);
-}
-
-/// Goal: a count loses no sale. It is refused if a unit was sold after the units were counted.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counts_during_sales_lose_no_sale(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_stock(backend, 1, "hot", 1_000_000).await;
-    let rounds = number("TEST_COUNTS", 40);
-    let has_counted = AtomicBool::new(false);
-    let counting = async {
-        let (mut added, mut refused) = (0, 0);
-        for round in 0_u64.. {
-            if round >= rounds && added > 0 && refused > 0 {
-                break;
-            }
-            let level = app.get_json("/stock/hot").await["warehouses"][0]["on_hand"].clone();
-            let units = level.as_i64().expect("units");
-            // Sometimes sales have time to come between.
-            sleep(Duration::from_millis(round % 2 * 10)).await;
-            let row = json!({"sku": "hot", "on_hand": units + 7, "from": units});
-            let answer = import(
-                &app,
-                &format!("count-{round}"),
-                "?rows=all",
-                &row.to_string(),
-            )
-            .await;
-            match answer[0]["status"].as_u64() {
-                Some(200) => added += 7,
-                Some(412) => refused += 1,
-                _ => panic!("{answer:?}"),
-            }
-        }
-        has_counted.store(true, Ordering::Relaxed);
-        (added, refused)
-    };
-    let selling = async {
-        let mut sold = 0;
-        while !has_counted.load(Ordering::Relaxed) {
-            let sales = app
-                .deduct_all("group-commit", &json!([{"sku": "hot"}, {"sku": "hot"}]))
-                .await;
-            sleep(Duration::from_millis(5)).await;
-            sold += sales.iter().filter(|one| one["status"] == 200).count();
-        }
-        i64::try_from(sold).expect("a small number")
-    };
-    let ((added, refused), sold) = tokio::join!(counting, selling);
-    let audit = app.assert_consistent("hot").await;
-    assert_eq!(audit["on_hand"], 1_000_000 + added - sold);
-    println!(
-        "figure: {sold} sales, {} counts made, {refused} refused on {backend:?}",
-        added / 7
-    );
 }
 
 /// A row that is longer than it must be, so that few rows fill the buffers of connections.

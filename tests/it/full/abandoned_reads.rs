@@ -1,22 +1,20 @@
 //! Clients that ask for audits of a large ledger, and hang up: what they leave behind, and how long a sale
 //! takes beside them.
 
-use std::pin::pin;
 use std::time::Duration;
 
-use reqwest::Client;
 use rstest::rstest;
-use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use crate::faults::{send, until};
+use crate::faults::until;
 use crate::store_contract::fixture::Fixture;
 use crate::support::process::Process;
 use crate::support::rival::Raw;
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
+use crate::support::timing::{p99, sales_during};
 
 /// How many clients hang up, and after how long.
 const READS: usize = 200;
@@ -29,27 +27,9 @@ const RATIO: f64 = 2.0;
 const QUIET: Duration = Duration::from_secs(8);
 /// Of each large SKU: more than an audit sums within that time.
 const MOVEMENTS: u64 = 300_000;
+/// What is sold, and how.
+const COLD: (&str, &str) = ("cold", "single-sql");
 const LARGE: [&str; 2] = ["large-1", "large-2"];
-
-/// Sells `cold` until `work` ends. Returns the 99th percentile of how long a sale took.
-async fn sell_during(replica: &Process, work: impl Future<Output = ()>) -> Duration {
-    let client = Client::builder().no_proxy().build().expect("a client");
-    let mut work = pin!(work);
-    let mut sales = Vec::new();
-    loop {
-        let order = client.post(replica.url("/stock/deduct?strategy=single-sql"));
-        let sale = send(order.json(&json!({"sku": "cold"})));
-        tokio::select! {
-            () = &mut work => break,
-            sale = sale => {
-                sale.ok();
-                sales.push(sale.after);
-            }
-        }
-    }
-    sales.sort_unstable();
-    sales[((sales.len() - 1) * 99).div_ceil(100)]
-}
 
 /// How many audits the database works on; SQLite: how many threads the replica has.
 async fn busy(replica: &Process, raw: &mut Raw) -> u64 {
@@ -94,7 +74,7 @@ async fn abandoned_reads_stay_within_their_bound(
         replica.get(&format!("/stock/{sku}/audit")).await.ok();
     }
 
-    let usual = sell_during(&replica, sleep(QUIET)).await;
+    let (usual, ()) = sales_during(&replica, COLD, sleep(QUIET)).await;
     let before = busy(&replica, &mut raw).await;
     let mut most = 0;
     let hang_up = async {
@@ -109,7 +89,8 @@ async fn abandoned_reads_stay_within_their_bound(
             most = most.max(busy(&replica, &mut raw).await);
         }
     };
-    let beside = sell_during(&replica, hang_up).await;
+    let (beside, ()) = sales_during(&replica, COLD, hang_up).await;
+    let [usual, beside] = [usual, beside].map(p99);
     let ratio = beside.as_secs_f64() / usual.as_secs_f64();
     println!(
         "figure: {backend:?}, {READS} abandoned audits: at most {most} at once ({before} before), p99 of a \

@@ -19,6 +19,7 @@ use crate::support::rival::{Raw, Rival};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::{TestDatabase, fresh_database};
+use crate::support::timing::p99;
 
 /// The promise: how many times as long the other SKU's sales may take.
 const RATIO: f64 = 2.0;
@@ -159,20 +160,6 @@ fn assert_codes(statuses: &Statuses, expected: &[&str]) {
     assert!(statuses.contains_key(&success), "{statuses:?}");
     let mut codes = statuses.keys().map(|(_, code)| &**code);
     assert!(codes.all(|code| expected.contains(&code)), "{statuses:?}");
-}
-
-/// The 99th percentile: of up to a hundred sales, the slowest.
-fn p99(mut sales: Vec<Duration>) -> Duration {
-    sales.sort_unstable();
-    sales[((sales.len() - 1) * 99).div_ceil(100)]
-}
-
-#[test]
-fn p99_of_a_hundred_sales_is_the_slowest() {
-    for (sales, expected) in [(1, 1), (2, 2), (100, 100), (101, 100), (200, 199)] {
-        let sales = (1..=sales).rev().map(Duration::from_secs).collect();
-        assert_eq!(p99(sales), Duration::from_secs(expected));
-    }
 }
 
 fn sku(number: usize) -> String {

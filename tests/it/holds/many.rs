@@ -17,6 +17,7 @@ use crate::support::rival::Raw;
 use crate::support::seeded_ledger::hold;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_database;
+use crate::support::timing::p99;
 
 const DEFAULT_HOLDS: usize = 2_000;
 /// From this number on, the times are checked.
@@ -26,12 +27,6 @@ const DEFAULT_ROUNDS: usize = 20;
 const ROUNDS: usize = 3_000;
 /// More units than a test holds or sells.
 const PLENTY: i64 = 100_000_000;
-
-/// The time that 99 of 100 need at most.
-fn p99(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() * 99 / 100]
-}
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

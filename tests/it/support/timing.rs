@@ -1,0 +1,46 @@
+//! How long sales take, and what 99 of 100 need.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use reqwest::Client;
+use serde_json::json;
+
+use super::app::send;
+use super::process::Process;
+
+/// The 99th percentile: of up to a hundred times, the longest.
+pub(crate) fn p99(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[((times.len() - 1) * 99).div_ceil(100)]
+}
+
+/// Sells units of a SKU, one after the other, until `work` ends. Returns how long each sale took.
+pub(crate) async fn sales_during<T>(
+    replica: &Process,
+    (sku, strategy): (&str, &str),
+    work: impl Future<Output = T>,
+) -> (Vec<Duration>, T) {
+    let client = Client::builder().no_proxy().build().expect("a client");
+    let mut work = pin!(work);
+    let mut sales = Vec::new();
+    loop {
+        let order = client.post(replica.url(&format!("/stock/deduct?strategy={strategy}")));
+        let sale = send(order.json(&json!({ "sku": sku })));
+        tokio::select! {
+            done = &mut work => return (sales, done),
+            sale = sale => {
+                sale.ok();
+                sales.push(sale.after);
+            }
+        }
+    }
+}
+
+#[test]
+fn p99_of_a_hundred_times_is_the_longest() {
+    for (times, expected) in [(1, 1), (2, 2), (100, 100), (101, 100), (200, 199)] {
+        let times = (1..=times).rev().map(Duration::from_secs).collect();
+        assert_eq!(p99(times), Duration::from_secs(expected));
+    }
+}
