@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
+use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
-use tower::{BoxError, Service, ServiceExt};
+use tower::{Service, ServiceExt};
 
 mod timed_io;
 
@@ -37,19 +37,18 @@ const MAX_BUFFER: usize = 16 * 1024;
 ///
 /// After `shutdown`, idle connections close at once and the others after their answer. The caller
 /// must bound that time.
-pub(crate) async fn serve<S, B>(
+pub(crate) async fn serve<S>(
     listener: TcpListener,
     http: S,
     limits: &Limits,
     crowd: Crowd,
     shutdown: CancellationToken,
 ) where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send>
         + Clone
         + Send
         + Sync
         + 'static,
-    B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let server = Server {
         http,
@@ -119,10 +118,9 @@ struct Server<S> {
 }
 
 impl<S> Server<S> {
-    async fn serve_connection<B>(self, stream: TcpStream)
+    async fn serve_connection(self, stream: TcpStream)
     where
-        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
-        B: HttpBody<Error: Into<BoxError>> + 'static,
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone,
     {
         // Answers are small and written at once: waiting to fill a packet would only delay them.
         if let Err(error) = stream.set_nodelay(true) {

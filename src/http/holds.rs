@@ -23,8 +23,8 @@ use super::{
 use crate::access::Grant;
 use stocklock_core::level_service::OrderedLine;
 use stocklock_core::stock::{
-    Change, HoldCursor, HoldFilter, Holding, NEVER, OpenHold, Operation, OperationId, Remarks,
-    RequestHash, Sku, StockError, Warehouse,
+    Change, HoldCursor, HoldFilter, Holding, Movement, MovementKind, NEVER, OpenHold, Operation,
+    OperationId, Remarks, RequestHash, Sku, StockError, Warehouse, final_end, state,
 };
 
 /// The time of a hold in seconds, if none was sent.
@@ -294,46 +294,67 @@ fn cursor(text: &str) -> Option<HoldCursor> {
     parts.next().is_none().then_some(cursor)
 }
 
-/// A hold, as an operation shows it.
+/// A hold, as an operation shows it. It does not depend on whether a line that is due has been ended yet.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct HoldState {
-    /// `held`: a line is open. `expired`: the time of its open lines is over. `ended`: it has no open line.
+    /// `held`: a line is held. `expired`: none is held, and one has expired, so it can still be confirmed if
+    /// there are units. `ended`: all lines were confirmed or released.
     state: &'static str,
-    /// When the last open line ends: RFC 3339, UTC. `null`: never, or there is none.
+    /// When the last line that is held ends: RFC 3339, UTC. `null`: never, or there is none.
     expires_at: Option<String>,
-    /// The lines that are open.
-    lines: Vec<OpenLine>,
+    /// All lines.
+    lines: Vec<HoldLine>,
 }
 
-/// An open line of a hold.
+/// A line of a hold.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct OpenLine {
+pub(super) struct HoldLine {
     /// Its number.
     line: i64,
+    /// `held`, `expired`, `confirmed` or `released`.
+    state: &'static str,
     /// Units that are held.
     open: i64,
 }
 
 impl HoldState {
-    /// What has become of a hold.
-    pub(super) async fn of(api: &Api, hold: OperationId) -> Result<Self, ApiError> {
-        let open = api.levels.open_lines(hold).await?;
-        let is_due = open.iter().all(|one| one.is_due);
-        let end = open.iter().map(|one| one.expires_at).max();
+    /// What has become of the hold that made these movements.
+    pub(super) async fn of(
+        api: &Api,
+        hold: OperationId,
+        movements: &[Movement],
+    ) -> Result<Self, ApiError> {
+        let mut open = api.levels.open_lines(hold).await?;
+        open.retain(|one| !one.is_due);
+        let ends = api.store.children(hold).await?;
+        let held = movements
+            .iter()
+            .filter(|one| one.kind == MovementKind::Held);
+        let line = |held: &Movement| {
+            let open = open.iter().find(|one| one.line == held.line);
+            let end = final_end(&ends, held.line);
+            HoldLine {
+                line: held.line,
+                state: match (open, end) {
+                    (Some(_), _) => "held",
+                    (None, Some(end)) => state(&end.kind),
+                    (None, None) => "expired",
+                },
+                open: open.map_or(0, |one| one.units),
+            }
+        };
+        let lines: Vec<_> = held.map(line).collect();
+        let has = |state| lines.iter().any(|one| one.state == state);
         Ok(Self {
-            state: match (open.is_empty(), is_due) {
-                (true, _) => "ended",
-                (false, true) => "expired",
-                (false, false) => "held",
+            state: if has("held") {
+                "held"
+            } else if has("expired") {
+                "expired"
+            } else {
+                "ended"
             },
-            expires_at: end.and_then(time),
-            lines: open
-                .iter()
-                .map(|one| OpenLine {
-                    line: one.line,
-                    open: one.units,
-                })
-                .collect(),
+            expires_at: open.iter().map(|one| one.expires_at).max().and_then(time),
+            lines,
         })
     }
 }

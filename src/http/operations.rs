@@ -66,7 +66,7 @@ impl OperationBody {
         let line = movements.iter().find(|one| one.kind == MovementKind::Held);
         let hold = match line {
             Some(line) if movements.iter().all(|one| one.operation == line.operation) => {
-                Some(HoldState::of(api, line.operation).await?)
+                Some(HoldState::of(api, line.operation, &movements).await?)
             }
             _ => None,
         };

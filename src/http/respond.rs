@@ -18,15 +18,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, HttpBody};
+use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header,
-};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
@@ -52,17 +50,19 @@ const COMPRESSED_ABOVE: u16 = 1024;
 pub(crate) fn service(
     api: Arc<Api>,
     routes: Router,
-) -> impl Service<
-    Request,
-    Response = Response<impl HttpBody<Data: Send, Error: Into<BoxError>> + Send + 'static>,
-    Error = Infallible,
-    Future: Send,
-> + Clone
+) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send>
++ Clone
 + Send
 + Sync
 + 'static {
     let replica = HeaderValue::from_str(&api.replica).ok();
+    let is_compressed = SizeAbove::new(COMPRESSED_ABOVE).and(NotForContentType::SSE);
+    let compression = CompressionLayer::new().quality(CompressionLevel::Fastest);
+    let compressed = ServiceBuilder::new()
+        .map_response(with_weak_etag)
+        .layer(compression.compress_when(is_compressed));
     let answering = Arc::new(Answering {
+        reads: routes.clone().layer(compressed),
         routes,
         outages: Mutex::default(),
         api,
@@ -72,10 +72,6 @@ pub(crate) fn service(
         // Boxed, because each layer moves the future that it has from the one below.
         Box::pin(async move { Ok(answering.answer(request).await) })
     });
-    let is_compressed = SizeAbove::new(COMPRESSED_ABOVE)
-        .and(NotForContentType::SSE)
-        .and(is_compressible as fn(_, _, &_, &_) -> _);
-    let compression = CompressionLayer::new().quality(CompressionLevel::Fastest);
     ServiceBuilder::new()
         .map_request(without_unsafe_id)
         .layer(SetRequestIdLayer::new(X_REQUEST_ID, NewId))
@@ -85,8 +81,6 @@ pub(crate) fn service(
             IDEMPOTENCY_KEY,
         ]))
         .layer(SetResponseHeaderLayer::overriding(X_REPLICA, replica))
-        .map_response(with_weak_etag)
-        .layer(compression.compress_when(is_compressed))
         .layer(SetResponseHeaderLayer::if_not_present(
             header::CONTENT_SECURITY_POLICY,
             browser::no_frames,
@@ -97,6 +91,8 @@ pub(crate) fn service(
 /// The routes, and what makes their refusals into problems.
 struct Answering {
     routes: Router,
+    /// The same, with compression. Other answers are short, and a deduction waits for nothing.
+    reads: Router,
     outages: Mutex<OutageLog>,
     api: Arc<Api>,
 }
@@ -105,22 +101,19 @@ impl Answering {
     /// Answers a request, unless a page of another site sent it. Counts the response, and writes errors as
     /// problems. This is the only place that logs failed requests.
     async fn answer(&self, request: Request) -> Response {
-        let id = request.extensions().get::<RequestId>();
-        let id = id.and_then(|id| id.header_value().to_str().ok());
-        let id = id.unwrap_or_default().to_owned();
+        let id = request.extensions().get::<RequestId>().cloned();
+        let id = id.as_ref().and_then(|id| id.header_value().to_str().ok());
+        let id = id.unwrap_or_default();
         let route = (request.method().clone(), request.uri().clone());
-        let span = span(&request, &id);
+        let span = span(&request, id);
         let mut response = self.handle(request).instrument(span.clone()).await;
-        if route.0.is_safe() {
-            response.extensions_mut().insert(AnswerToRead);
-        }
         let of_lines = response.extensions_mut().remove::<LineErrors>();
         for error in of_lines.into_iter().flat_map(|LineErrors(errors)| errors) {
-            log(&error, &id, &route, &self.outages);
+            log(&error, id, &route, &self.outages);
         }
         if let Some(error) = take_error(&mut response) {
-            log(&error, &id, &route, &self.outages);
-            write_problem(&mut response, &error, &id);
+            log(&error, id, &route, &self.outages);
+            write_problem(&mut response, &error, id);
         }
         let status = response.status().as_u16();
         span.record("http.response.status_code", status);
@@ -137,7 +130,9 @@ impl Answering {
         if let Err(foreign) = browser::check(self.api.mode, &request) {
             return foreign.into_response();
         }
-        let routed = AssertUnwindSafe(self.routes.clone().oneshot(request)).catch_unwind();
+        let is_read = request.method().is_safe();
+        let routes = if is_read { &self.reads } else { &self.routes };
+        let routed = AssertUnwindSafe(routes.clone().oneshot(request)).catch_unwind();
         match routed.await {
             Ok(Ok(response)) => response,
             Err(panic) => ApiError::panicked(&*panic).into_response(),
@@ -167,14 +162,6 @@ fn span(request: &Request, id: &str) -> Span {
         "http.response.status_code" = field::Empty,
         request_id = id,
     )
-}
-
-/// Marks the answer to a `GET` or `HEAD`. Others are not compressed: a deduction waits for nothing.
-#[derive(Debug, Clone)]
-struct AnswerToRead;
-
-fn is_compressible(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
-    extensions.get::<AnswerToRead>().is_some()
 }
 
 /// A strong tag stands for bytes, and compressed bytes are others (RFC 9110, 8.8.1). A client that has such

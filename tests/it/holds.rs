@@ -14,6 +14,7 @@ mod ends;
 mod many;
 mod refusals;
 mod replaced;
+mod retries;
 
 /// How many holds expire together, an even number; `TEST_EXPIRED_HOLDS` in `make verify`.
 const DEFAULT_EXPIRED: usize = 20;
@@ -116,14 +117,18 @@ async fn hold_keeps_units_and_is_confirmed_by_line(
             => 409 "hold-ended", {"state": "confirmed", "by": sold.id});
     }
     call!(app, GET "/operations/{hold}" => 200, {
-        "/hold/state": "held", "/hold/lines": [{"line": 1, "open": 1}, {"line": 2, "open": 2}],
+        "/hold/state": "held", "/hold/lines": [
+            {"line": 0, "state": "confirmed", "open": 0}, {"line": 1, "state": "held", "open": 1},
+            {"line": 2, "state": "held", "open": 2},
+        ],
         "/movements/2/held_delta": 2,
     });
 
     call!(app, POST "/operations/{hold}/release", {} => 200, {"state": "released"});
     assert_eq!(levels().await, json!([[5, 0], [3, 0]]));
-    let ended = json!({"state": "ended", "expires_at": null, "lines": []});
-    call!(app, GET "/operations/{hold}" => 200, {"hold": ended});
+    call!(app, GET "/operations/{hold}" => 200, {
+        "/hold/state": "ended", "/hold/lines/1": {"line": 1, "state": "released", "open": 0},
+    });
     // The sale can be reversed like any other.
     let sale = sold.id;
     call!(app, POST "/operations/{sale}/reverse", {"reason": "wrong size", "restock": true} => 200);

@@ -30,7 +30,7 @@ pub use error::{RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};
 pub use fence::Fence;
 pub use hold::{Ending, HoldCursor, HoldFilter, Holding, How, Late, NEVER, OpenHold, state};
-pub use hold_end::{HoldEnd, Resolved};
+pub use hold_end::{HoldEnd, Resolved, final_end};
 pub use idempotency::{Caller, Idempotency, IdempotencyKey, RequestHash};
 pub use ledger::{LedgerCursor, LedgerPage, MovementFilter};
 pub use level::{LevelCursor, MAX_LINES, MAX_UNITS, Precondition, Revision, Scope, StockLevel};

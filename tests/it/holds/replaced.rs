@@ -43,7 +43,7 @@ async fn cart_grows_by_what_it_holds_itself(#[values(Sqlite, Mysql, Postgres)] b
     ];
     let fields = ["line", "kind", "held_delta", "reverses"];
     assert_eq!(found.rows("movements", &fields), expected);
-    found.assert_has(&json!({"/hold/lines": [{"line": 2, "open": 3}]}));
+    found.assert_has(&json!({"/hold/lines": [{"line": 2, "state": "held", "open": 3}]}));
 
     call!(app, POST "/operations/{old}/confirm", {}
         => 409 "hold-ended", {"state": "released", "by": new});

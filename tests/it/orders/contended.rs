@@ -181,12 +181,18 @@ async fn carts_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] backend: 
     assert_eq!(movements, sold.len());
 }
 
-/// Sells single units of the first SKUs, one after the other, for so long. Returns how many, and how long the
-/// slowest sale took.
-async fn sell(app: &TestApp, skus: usize, time: Duration) -> (f64, Duration) {
+/// How many levels a wide order has, and the place of the one that somebody else has locked.
+const LEVELS: usize = 100;
+const LOCKED: usize = 60;
+
+/// Sells single units of all SKUs but the locked one, one after the other, for so long: at both replicas, with and
+/// without the scheduler. Returns how many, and how long the slowest sale took.
+async fn sell(app: &TestApp, time: Duration) -> (f64, Duration) {
     let (mut slowest, mut sold, begin) = (Duration::ZERO, 0, Instant::now());
     while begin.elapsed() < time {
-        let request = app.deduct(1, "single-sql", &json!({"sku": sku(sold % skus)}));
+        let strategy = ["group-commit", "single-sql"][sold / 2 % 2];
+        let place = (LOCKED + 1 + sold % (LEVELS - 1)) % LEVELS;
+        let request = app.deduct(sold % 2, strategy, &json!({"sku": sku(place)}));
         let answer = send(request).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         slowest = slowest.max(answer.after);
@@ -197,28 +203,29 @@ async fn sell(app: &TestApp, skus: usize, time: Duration) -> (f64, Duration) {
 
 /// Goal: an order of 100 lines, of which someone else has locked one, does not stop the sales of the other 99.
 ///
-/// Method: the order is repeated as long as the row is locked. Meanwhile, and for as long before, the SKUs are
-/// bought whose rows it locks before that one.
+/// Method: the order is repeated as long as the row is locked. Meanwhile, and for as long before, the other SKUs
+/// are bought.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn order_beside_a_locked_row_stops_no_other_sku(#[values(Mysql, Postgres)] backend: Backend) {
-    const LOCKED: usize = 60;
     let seconds = number("TEST_ORDER_SECONDS", DEFAULT_SECONDS);
     let held = Duration::from_secs(seconds as u64);
     // In a short time, one pause of the machine counts for much.
     let least = if seconds > DEFAULT_SECONDS { 0.9 } else { 0.5 };
     let app = Arc::new(TestApp::with_flags(backend, 2, &["--wait-limit-ms=1000"]).await);
-    for sku in (0..100).map(sku) {
+    for sku in (0..LEVELS).map(sku) {
         app.set_level(&sku, PLENTY).await;
     }
-    let (before, _) = sell(&app, LOCKED, held).await;
+    let (before, _) = sell(&app, held).await;
     let lock = format!("UPDATE stock SET held = held WHERE sku = '{}'", sku(LOCKED));
     let rival = Rival::holding(backend, &app.database_url, lock.leak()).await;
-    let cart: Vec<_> = (0..100).map(|number| json!({"sku": sku(number)})).collect();
+    let cart: Vec<_> = (0..LEVELS)
+        .map(|number| json!({"sku": sku(number)}))
+        .collect();
     let wide = order(&app, 0, &json!(cart)).header(KEY, new_key());
     let wide = tokio::spawn(send_until_final(wide));
 
-    let (beside, slowest) = sell(&app, LOCKED, held).await;
+    let (beside, slowest) = sell(&app, held).await;
     assert!(!wide.is_finished(), "the row is locked");
     rival.let_go().await;
     let wide = wide.await.expect("no panic");

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::{Changed, LevelService, OrderedLine, name_request_lines};
 use crate::stock::{
-    HoldEnd, HoldFilter, MadeLine, Movement, OpenHold, Operation, OperationId, Resolved, Sku,
-    StockError, Warehouse,
+    HoldEnd, HoldFilter, Idempotency, MadeLine, Movement, OpenHold, Operation, OperationId,
+    Resolved, Sku, StockError, Warehouse,
 };
 
 /// How often a hold is looked up again that another request has ended meanwhile.
@@ -160,7 +160,10 @@ impl LevelService {
             let operation = match HoldEnd::replaced_by(&hold, old, movements, &ends) {
                 Ok(operation) => operation,
                 // Perhaps the first request with this key has ended it.
-                Err(error) => return self.first_answer(&hold).await?.ok_or(error),
+                Err(error) => {
+                    let (sku, key) = (&hold.first().sku, hold.idempotency.as_ref());
+                    return self.first_answer(sku, hold.id, key).await?.ok_or(error);
+                }
             };
             match self.change(operation).await {
                 // Another request has ended it since.
@@ -170,10 +173,14 @@ impl LevelService {
         }
     }
 
-    /// The answer to an earlier request with the key of this one.
-    async fn first_answer(&self, operation: &Operation) -> Result<Option<Changed>, StockError> {
-        let (sku, key) = (&operation.first().sku, operation.idempotency.as_ref());
-        let recorded = self.store.recorded(sku, operation.id, key).await?;
+    /// The answer to an earlier request with this key, for a level of this SKU.
+    async fn first_answer(
+        &self,
+        sku: &Sku,
+        id: OperationId,
+        key: Option<&Idempotency>,
+    ) -> Result<Option<Changed>, StockError> {
+        let recorded = self.store.recorded(sku, id, key).await?;
         let Some(movement) = recorded else {
             return Ok(None);
         };
@@ -243,9 +250,16 @@ impl LevelService {
                 operation
             } else {
                 let (held, ends) = self.hold_and_ends(end.hold).await?;
-                match end.resolve(held, &ends)? {
-                    Resolved::Operation(operation) => *operation,
-                    Resolved::Replay(operation) => return self.replay(operation).await,
+                let sku = held[0].sku.clone();
+                match end.resolve(held, &ends) {
+                    Ok(Resolved::Operation(operation)) => *operation,
+                    Ok(Resolved::Replay(operation)) => return self.replay(operation).await,
+                    // Perhaps the first request with this key has ended them, and others came later.
+                    Err(error) => {
+                        let key = end.idempotency.as_ref();
+                        let first = self.first_answer(&sku, end.operation, key).await?;
+                        return first.ok_or(error);
+                    }
                 }
             };
             match self.change(operation).await {

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Changed, DELETE_WAIT, LevelService};
 use crate::ports::AttemptOutcome;
@@ -123,7 +123,7 @@ impl LevelService {
     /// whether another attempt may find them.
     ///
     /// # Errors
-    /// Those of the store: then it is not known whether units are missing.
+    /// Those of the store, and [`StockError::Overloaded`]: then it is not known whether units are missing.
     ///
     /// # Cancel safety
     /// Dropping the future leaves holds that have ended or not, each with its units.
@@ -137,12 +137,11 @@ impl LevelService {
             return Ok(found.is_worth_another(units, since));
         }
         let turn = self.reclaims.turn(&level);
-        let _turn = turn.lock().await;
+        let what = "there was no time to look for holds that are over; nothing was changed";
+        let in_time = timeout_at(deadline, turn.lock()).await;
+        let _turn = in_time.map_err(|_elapsed| StockError::Overloaded { what })?;
         if let Some(found) = self.reclaims.recent(&level) {
             return Ok(found.is_worth_another(units, since));
-        }
-        if Instant::now() >= deadline {
-            return Ok(false);
         }
         let at = Instant::now();
         let due = self.due(Some(level.clone())).await?;

@@ -27,6 +27,18 @@ impl OpenHold {
     }
 }
 
+/// Whether nothing can follow this end of a line: it can still be sold after it has expired.
+fn is_final(end: &Movement) -> bool {
+    end.kind != MovementKind::Expired
+}
+
+/// What has become of a line for good, if these have ended lines of its hold.
+#[must_use]
+pub fn final_end(ends: &[Movement], line: i64) -> Option<&Movement> {
+    let mut ends = ends.iter();
+    ends.rfind(|one| one.line == line && is_final(one))
+}
+
 /// A request to end lines of a hold.
 #[derive(Debug, Clone)]
 pub struct HoldEnd {
@@ -69,10 +81,7 @@ impl HoldEnd {
         if held.is_empty() {
             return Err(StockError::NotAHold);
         }
-        let end_of = |line: i64| {
-            let mut ends = ends.iter();
-            ends.rfind(|one| one.line == line && one.kind != MovementKind::Expired)
-        };
+        let end_of = |line: i64| final_end(ends, line);
         let mut wanted = self.lines.clone();
         wanted.sort_unstable_by_key(|(line, _)| *line);
         if wanted.is_empty() {
@@ -80,7 +89,14 @@ impl HoldEnd {
             wanted = open.map(|one| (one.line, None)).collect();
         }
         if wanted.is_empty() {
-            wanted = held.iter().map(|one| (one.line, None)).collect();
+            // Perhaps a repeat of the last request, which has ended what was open.
+            let ended = ends.iter().filter(|one| is_final(one));
+            let last = ended
+                .clone()
+                .max_by_key(|one| (&one.created_at, one.operation));
+            let ended =
+                ended.filter(|one| last.is_some_and(|last| one.operation == last.operation));
+            wanted = ended.map(|one| (one.line, None)).collect();
         }
         let mut lines = Vec::with_capacity(wanted.len());
         let mut ended = Vec::new();
@@ -109,7 +125,9 @@ impl HoldEnd {
                         None => end.kind == MovementKind::Released,
                     }
             };
-            if lines.is_empty() && ended.iter().all(is_same) {
+            let of_first = ends.iter().filter(|one| one.operation == first.operation);
+            let has_others = of_first.filter(|one| is_final(one)).count() != ended.len();
+            if lines.is_empty() && !has_others && ended.iter().all(is_same) {
                 return Ok(Resolved::Replay(first.operation));
             }
             let is_other = |one: &&(&Movement, i64)| !is_same(one);
@@ -205,12 +223,16 @@ impl HoldEnd {
     /// # Errors
     /// [`StockError::NotAHold`].
     pub fn state_of(held: &[Movement], ends: &[Movement]) -> Result<StockError, StockError> {
-        let held = held.iter().find(|one| one.kind == MovementKind::Held);
-        let held = held.ok_or(StockError::NotAHold)?;
-        let end = ends.iter().rfind(|end| end.line == held.line);
+        let mut lines = held.iter().filter(|one| one.kind == MovementKind::Held);
+        let first = lines.clone().next().ok_or(StockError::NotAHold)?;
+        let expired = lines.find(|one| final_end(ends, one.line).is_none());
+        let end = match expired {
+            Some(_) => None,
+            None => final_end(ends, first.line),
+        };
         Ok(StockError::HoldEnded {
-            line: held.line,
-            // Due, and not yet ended.
+            line: expired.unwrap_or(first).line,
+            // Whether a due line has been ended does not matter.
             state: end.map_or("expired", |end| state(&end.kind)),
             by: end.map(|end| end.operation),
         })
