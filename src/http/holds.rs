@@ -327,7 +327,7 @@ impl HoldState {
         let mut open = api.levels.open_lines(hold).await?;
         open.retain(|one| !one.is_due);
         let ends = api.store.children(hold).await?;
-        let held = movements
+        let made = movements
             .iter()
             .filter(|one| one.kind == MovementKind::Held);
         let line = |held: &Movement| {
@@ -343,7 +343,7 @@ impl HoldState {
                 open: open.map_or(0, |one| one.units),
             }
         };
-        let lines: Vec<_> = held.map(line).collect();
+        let lines: Vec<_> = made.map(line).collect();
         let has = |state| lines.iter().any(|one| one.state == state);
         Ok(Self {
             state: if has("held") {

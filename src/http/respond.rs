@@ -132,8 +132,8 @@ impl Answering {
         }
         let is_read = request.method().is_safe();
         let routes = if is_read { &self.reads } else { &self.routes };
-        let routed = AssertUnwindSafe(routes.clone().oneshot(request)).catch_unwind();
-        match routed.await {
+        let answered = AssertUnwindSafe(routes.clone().oneshot(request)).catch_unwind();
+        match answered.await {
             Ok(Ok(response)) => response,
             Err(panic) => ApiError::panicked(&*panic).into_response(),
         }
