@@ -1,11 +1,12 @@
 //! Answers every request: the stack of `tower-http` around the routes, the body of an error, its log line.
 //!
 //! The stack surrounds the whole router. So the future of a request is boxed once, by the router, and not
-//! by each layer as with `Router::layer`. `tower-http` has request ids, headers and compression.
+//! by each layer as with `Router::layer`; only reads pass such a layer, for compression. `tower-http` has
+//! request ids, headers and compression.
 //! Written by hand is what it does not have:
 //! - A problem for each error, with a stable code and the request's id ([`Answering`]). The answers of
 //!   `tower-http` to a panic or to a body that is too large do not know the id, and its layer for panics
-//!   boxes each body once more.
+//!   boxes each body.
 //! - The limit of a body (`body.rs`). It differs by route, and the same loop counts the memory of all bodies.
 //! - Timeouts (`server/timed_io.rs`, `body.rs`, the deadline). There is one for each phase of a request.
 //!   `TimeoutLayer` has one for all, and would drop a handler whose write is in progress.
@@ -69,8 +70,7 @@ pub(crate) fn service(
     });
     let answer = service_fn(move |request| {
         let answering = Arc::clone(&answering);
-        // Boxed, because each layer moves the future that it has from the one below.
-        Box::pin(async move { Ok(answering.answer(request).await) })
+        async move { Ok(answering.answer(request).await) }
     });
     ServiceBuilder::new()
         .map_request(without_unsafe_id)

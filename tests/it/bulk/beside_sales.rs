@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stocklock_testkit::run::number;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, Interval, interval, sleep};
 
 use super::{import, lines, text};
 use crate::support::app::{TestApp, send};
@@ -35,11 +35,8 @@ const DEFAULT_COUNTS: u64 = 40;
 const SALES_PER_SECOND: usize = 1_000;
 
 /// Something that happens so many times a second. What is late is done at once.
-fn pace(times_per_second: usize) -> tokio::time::Interval {
-    let mut ticks =
-        interval(Duration::from_secs(1) / u32::try_from(times_per_second).expect("few"));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    ticks
+fn pace(times_per_second: usize) -> Interval {
+    interval(Duration::from_secs(1) / u32::try_from(times_per_second).expect("few"))
 }
 
 /// Sends the rows at their rate. Returns how many were made each second.

@@ -35,7 +35,7 @@ async fn end_of_the_rest_is_repeated(
         assert_eq!(again.body, rest.body);
     }
     call!(app, POST "/operations/{held}/confirm", (part) => 200 replayed, {"id": first.id});
-    // Neither is the end of these lines.
+    // No request has ended exactly these lines.
     for lines in [
         json!([{"line": 1}]),
         json!([{"line": 0}, {"line": 1}, {"line": 2}]),
@@ -45,7 +45,7 @@ async fn end_of_the_rest_is_repeated(
     is_consistent(&app, "b").await;
 }
 
-/// Goal: no answer depends on whether somebody has ended a line that is due.
+/// Goal: no answer depends on whether a due line has been ended.
 #[rstest]
 #[tokio::test]
 async fn expired_hold_reads_the_same_when_it_was_ended(

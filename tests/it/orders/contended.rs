@@ -181,7 +181,7 @@ async fn carts_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] backend: 
     assert_eq!(movements, sold.len());
 }
 
-/// The levels of a wide order, and the place of the level that somebody else has locked.
+/// The levels of a wide order, and the place of the level that another transaction has locked.
 const LEVELS: usize = 100;
 const LOCKED: usize = 60;
 
