@@ -1,16 +1,22 @@
 //! Replicas that start at the same time on an empty database, on a Galera cluster each at its own node: all
-//! serve, and the schema is complete. Galera's nodes do not share `get_lock`.
+//! serve, and the schema is complete. And an attempt at one node, about which another node decides. Galera's nodes
+//! share neither `get_lock` nor the locks of rows.
 //!
-//! `TEST_STARTS` is the number of empty databases.
+//! `TEST_STARTS` is the number of empty databases, `TEST_DECISIONS` that of attempts.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
+use stocklock::ports::{Expiry, LateAttempt};
+use stocklock::stock::Operation;
 use stocklock_testkit::run::{number, rng};
+use stocklock_testkit::{assert_matches, eventually};
 use tokio::time::{Instant, sleep};
 
+use crate::faults::SOON;
+use crate::store_contract::fixture::{deduction, open_waiting};
 use crate::support::app::send;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
@@ -99,4 +105,61 @@ async fn migration_of_a_killed_process_is_finished_on_galera() {
         "figure: {unfinished} of {} kills left a migration unfinished",
         starts()
     );
+}
+
+/// Goal: an attempt whose outcome is unknown is never taken for dead and then committed.
+///
+/// Method: it is held before its COMMIT at one node, while a replica at another node decides about it. Every other
+/// attempt commits at about the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_attempt_is_never_committed_on_galera() {
+    let cluster = GaleraCluster::start().await;
+    let urls = cluster.fresh_database().await.expect("it answers");
+    let replica = Process::serving(&["serve"], &[("DATABASE_URL", &urls[0])]).await;
+    replica.set_level("raw", 1).await;
+    let store = open_waiting(&urls[1], 4, SOON);
+    let mut raw = Raw::connect(Mysql, &urls[0]).await;
+    let (decisions, mut dead) = (number("TEST_DECISIONS", 10), 0);
+    for attempt in 0..decisions {
+        let order = Operation::from(deduction("raw", 1));
+        raw.begin().await;
+        let taken = "UPDATE stock SET on_hand = on_hand - 1, version = version + 1";
+        raw.run(taken).await.expect("the row is free");
+        raw.record(order.id.0).await;
+        let pause = Duration::from_millis(rng().u64(..4));
+        let late = async {
+            let mut late = None;
+            // If the attempt commits first, the decision is made again.
+            eventually("it is decided", SOON, async || {
+                late = store.late_attempt(&order, Expiry::passed()).await.ok();
+                late.is_some()
+            })
+            .await;
+            late.expect("a decision")
+        };
+        let (late, committed) = if attempt % 2 == 0 {
+            let late = late.await;
+            assert_matches!(late, LateAttempt::Dead);
+            (late, raw.run("COMMIT").await)
+        } else {
+            tokio::join!(late, async {
+                sleep(pause).await;
+                raw.run("COMMIT").await
+            })
+        };
+        let is_dead = matches!(late, LateAttempt::Dead);
+        assert_eq!(
+            is_dead,
+            committed.is_err(),
+            "{attempt}: {late:?}, {committed:?}"
+        );
+        dead += usize::from(is_dead);
+        let undone = "DELETE FROM movement WHERE sku = 'raw' AND kind = 'deducted';
+            UPDATE stock SET on_hand = 1, version = 1";
+        eventually("the sale is undone", SOON, async || {
+            raw.run(undone).await.is_ok()
+        })
+        .await;
+    }
+    println!("figure: {dead} of {decisions} attempts were dead");
 }

@@ -8,8 +8,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use reqwest::Method;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType};
 use stocklock::store::migrate_with;
@@ -18,6 +20,7 @@ use stocklock_testkit::run::{number, variable};
 use tokio::time::Instant;
 
 use crate::distant_race::{race, rows};
+use crate::faults::{KEY, new_key, send_until_final};
 use crate::store_contract::fixture::Raw;
 use crate::support::process::{Process, this_build};
 use crate::support::seeded_ledger::Seeded;
@@ -31,7 +34,11 @@ const UPGRADE_LIMIT: Duration = Duration::from_mins(10);
 
 /// Strategies whose sales are never lost.
 const RACE: &str =
-    "--stock 400 --buyers 16 --orders 30 --strategy single-sql,for-update,optimistic";
+    "--stock 400 --buyers 16 --orders 30 --strategy single-sql,for-update,optimistic,group-commit";
+
+/// Units that both releases sell at last.
+const MIXED: i64 = 300;
+const BUYERS: usize = 8;
 
 /// Finds the record of the migration that adds a column. The next one builds an index.
 const COLUMN_IS_ADDED: &str =
@@ -78,6 +85,51 @@ async fn sell(replicas: &[&Process]) {
             assert_eq!(row["retried"], json!({}), "{}", ended.stdout);
         }
     }
+}
+
+/// Sells one SKU until it is sold out: as single units at both releases, and at the new one as orders of two lines
+/// and as holds, which the old one does not know.
+async fn sell_orders_beside(old: &Process, new: &Process) {
+    for sku in ["mixed", "other"] {
+        new.set_level(sku, MIXED).await;
+    }
+    let post = async |replica: &Process, path: &str, body: Value| {
+        let request = replica.request(Method::POST, path).json(&body);
+        send_until_final(request.header(KEY, new_key())).await
+    };
+    let single = "/stock/deduct?strategy=group-commit";
+    let both = || json!({"lines": [{"sku": "other"}, {"sku": "mixed"}]});
+    let buy = async |buyer: usize| {
+        let mut sold = 0;
+        loop {
+            let answer = match buyer % 4 {
+                0 => post(old, single, json!({"sku": "mixed"})).await,
+                1 => post(new, single, json!({"sku": "mixed"})).await,
+                2 => post(new, "/stock/deduct", both()).await,
+                _ => post(new, "/holds", both()).await,
+            };
+            if answer.status == 409 {
+                assert_eq!(answer.code, "insufficient-stock", "{answer:?}");
+                return sold;
+            }
+            if buyer % 4 == 3 {
+                let confirm = format!("/operations/{}/confirm", answer.id);
+                post(new, &confirm, json!({})).await.ok();
+            } else {
+                answer.ok();
+            }
+            sold += 1;
+        }
+    };
+    let sold = join_all((0..BUYERS).map(buy)).await;
+    assert!(sold.iter().all(|sold| *sold > 0), "{sold:?}");
+    assert_eq!(sold.iter().sum::<i64>(), MIXED, "{sold:?}");
+    let audit = new.get("/stock/mixed/audit").await;
+    let sums = audit.rows(
+        "warehouses",
+        &["on_hand", "held", "sold", "oversold", "drift"],
+    );
+    assert_eq!(json!(sums), json!([[0, 0, MIXED, 0, 0]]), "{audit:?}");
 }
 
 /// A transaction that has read a table. A change of its columns waits for it, and so does each build of an
@@ -141,6 +193,7 @@ async fn upgrade_under_load_fails_no_sale(#[values(Mysql, Postgres)] backend: Ba
     for _ in 0..3 {
         sell(&[&old, &restarted, &new]).await;
     }
+    sell_orders_beside(&old, &new).await;
     println!(
         "figure: {backend:?}, {movements} movements: {races} races during the upgrade, 3 after it"
     );

@@ -22,7 +22,7 @@ use crate::support::app::client;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::{PrivateServer, fresh_database};
+use crate::support::services::{PrivateServer, TestDatabase, fresh_database};
 
 mod carts;
 mod holds;
@@ -115,6 +115,17 @@ impl Shop {
             client: client(),
             ledger: Ledger::at(database),
         }
+    }
+
+    /// A shop on a database whose server may be killed. SQLite has none.
+    async fn on(backend: Backend) -> (Self, Option<PrivateServer>, Option<TestDatabase>) {
+        if backend == Sqlite {
+            // A request need not end before the database is back.
+            let database = fresh_database(backend).await;
+            return (Self::open(&database.url, &[]).await, None, Some(database));
+        }
+        let server = PrivateServer::start(backend).await;
+        (Self::open(server.url(), &HASTY).await, Some(server), None)
     }
 
     /// Creates so many SKUs, and lets each be bought by its share of the buyers.

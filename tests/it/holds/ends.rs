@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use super::{end, hold, is_consistent, level};
 use crate::faults::{KEY, SOON, new_key};
+use crate::orders::contended::{Counting, run, sku};
 use crate::support::app::{TestApp, send};
 use crate::support::process::Process;
 use crate::support::rival::Raw;
@@ -121,6 +122,50 @@ async fn holds_of_several_lines_meet_orders(#[values(Sqlite, Mysql, Postgres)] b
     for sku in ["a", "b"] {
         assert_eq!(level(&app, sku).await, json!([ROUNDS - sold, 0]));
         is_consistent(&app, sku).await;
+    }
+}
+
+/// Goal: the ends of a hold's lines and its extensions change its rows in the same order, so none of them is in a
+/// deadlock.
+///
+/// Method: of a hold of six lines, half of the lines are confirmed at each replica, while it is extended at both.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_and_extensions_of_a_hold_never_deadlock(#[values(Mysql, Postgres)] backend: Backend) {
+    let holds = number("TEST_HOLDS", DEFAULT_HOLDS);
+    let mut shop = Counting::deadlocks(backend, 6).await;
+    let app = Arc::clone(&shop.app);
+    let round = |number: usize| {
+        let app = Arc::clone(&app);
+        async move {
+            let mut lines: Vec<_> = (0..6).collect();
+            rng().shuffle(&mut lines);
+            let skus = lines.iter().map(|line| json!({ "sku": sku(*line) }));
+            let skus = json!(skus.collect::<Vec<_>>());
+            let held = hold(&app, &format!("h{number}"), skus, 600).await;
+            rng().shuffle(&mut lines);
+            let named = |line: &usize| json!({ "line": line });
+            let named: Vec<_> = lines.iter().map(named).collect();
+            let confirm = |half: usize| json!({"lines": named[3 * half..3 * half + 3]});
+            let halves = [confirm(0), confirm(1)];
+            let longer = json!({"expires_in_s": 900});
+            let ends = [0, 1].map(|replica| end(&app, replica, &held, "confirm", &halves[replica]));
+            let extensions = [0, 1].map(|replica| end(&app, replica, &held, "extend", &longer));
+            let (ends, extensions) = tokio::join!(join_all(ends), join_all(extensions));
+            for end in &ends {
+                end.ok();
+            }
+            // It may have ended before.
+            for answer in extensions {
+                assert!([200, 409].contains(&answer.status), "{answer:?}");
+            }
+        }
+    };
+    run((0..holds).map(round), 16).await;
+    shop.is_free().await;
+    for number in 0..6 {
+        let audit = app.assert_consistent(&sku(number)).await;
+        assert_eq!((&audit["sold"], &audit["held"]), (&json!(holds), &json!(0)));
     }
 }
 

@@ -40,18 +40,58 @@ const DEADLOCKS_OF_POSTGRES: &str =
 const SALES: &str = "SELECT CAST(count(DISTINCT operation_id) * 1000000 + count(*) AS char(20))
     FROM movement WHERE kind = 'deducted'";
 
+/// A shop whose database server has no other clients, because it counts deadlocks for all together.
+pub(crate) struct Counting {
+    pub(crate) app: Arc<TestApp>,
+    pub(crate) raw: Raw,
+    backend: Backend,
+    _server: PrivateServer,
+}
+
+impl Counting {
+    /// Two replicas, and so many SKUs.
+    pub(crate) async fn deadlocks(backend: Backend, skus: usize) -> Self {
+        let program = match backend {
+            Postgres => Program::Postgres,
+            _ => Program::MariaDb,
+        };
+        let server = PrivateServer::launch(program, &Settings::Test, &[]).await;
+        let server = server.expect("the server starts");
+        let app = Arc::new(TestApp::on(server.url(), 2, &[]).await.patient());
+        for sku in (0..skus).map(sku) {
+            app.set_level(&sku, PLENTY).await;
+        }
+        let raw = Raw::connect(backend, server.url()).await;
+        Self {
+            app,
+            raw,
+            backend,
+            _server: server,
+        }
+    }
+
+    /// Asserts that there has been no deadlock.
+    pub(crate) async fn is_free(&mut self) {
+        let count = match self.backend {
+            Postgres => DEADLOCKS_OF_POSTGRES,
+            _ => DEADLOCKS_OF_MARIADB,
+        };
+        assert_eq!(self.raw.text(count).await.as_deref(), Some("0"));
+    }
+}
+
 async fn operations(raw: &mut Raw) -> [usize; 2] {
     let both = raw.text(SALES).await.expect("a row");
     let both: usize = both.trim().parse().expect("a number");
     [both / 1_000_000, both % 1_000_000]
 }
 
-fn sku(number: usize) -> String {
+pub(crate) fn sku(number: usize) -> String {
     format!("sku-{number:03}")
 }
 
 /// Runs every job, so many at a time.
-async fn run<F>(jobs: impl Iterator<Item = F>, at_once: usize)
+pub(crate) async fn run<F>(jobs: impl Iterator<Item = F>, at_once: usize)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -69,22 +109,13 @@ where
 
 /// Goal: two carts that name the same levels in opposite orders never wait for each other.
 ///
-/// Method: each pair is sent to two replicas at the same time, and several pairs share the levels. The server
-/// has no other clients, because it counts deadlocks for all together.
+/// Method: each pair is sent to two replicas at the same time, and several pairs share the levels.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reversed_carts_never_deadlock(#[values(Mysql, Postgres)] backend: Backend) {
     let pairs = number("TEST_ORDER_PAIRS", DEFAULT_PAIRS);
-    let (program, deadlocks) = match backend {
-        Postgres => (Program::Postgres, DEADLOCKS_OF_POSTGRES),
-        _ => (Program::MariaDb, DEADLOCKS_OF_MARIADB),
-    };
-    let server = PrivateServer::launch(program, &Settings::Test, &[]).await;
-    let server = server.expect("the server starts");
-    let app = Arc::new(TestApp::on(server.url(), 2, &[]).await);
-    for sku in (0..6).map(sku) {
-        app.set_level(&sku, PLENTY).await;
-    }
+    let mut shop = Counting::deadlocks(backend, 6).await;
+    let app = Arc::clone(&shop.app);
     let mut movements = 0;
     let begin = Instant::now();
     let carts: Vec<Vec<Value>> = (0..pairs)
@@ -110,12 +141,10 @@ async fn reversed_carts_never_deadlock(#[values(Mysql, Postgres)] backend: Backe
     };
     run(carts.into_iter().map(pair), AT_ONCE).await;
 
-    let mut raw = Raw::connect(backend, server.url()).await;
-    let deadlocks = raw.text(deadlocks).await;
     let took = begin.elapsed();
-    println!("figure: {backend:?}: {pairs} pairs in {took:.1?}, {deadlocks:?} deadlocks");
-    assert_eq!(deadlocks.as_deref(), Some("0"));
-    assert_eq!(operations(&mut raw).await, [2 * pairs, movements]);
+    println!("figure: {backend:?}: {pairs} pairs in {took:.1?}");
+    shop.is_free().await;
+    assert_eq!(operations(&mut shop.raw).await, [2 * pairs, movements]);
     let mut sold = 0;
     for sku in (0..6).map(sku) {
         let audit = app.assert_consistent(&sku).await;

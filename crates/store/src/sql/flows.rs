@@ -65,9 +65,12 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
             // The servers round to whole milliseconds.
             let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
                 for (sku, warehouse) in places(slice::from_ref(operation)) {
-                    let place = values![sku.as_str(), warehouse.as_str()];
-                    let locked = tx.execute(&D::texts().level_locked, &place).await;
-                    locked.map_err(before_commit)?;
+                    // There and back. A lock alone is local to a node of a Galera cluster; a write is not.
+                    for step in [1, -1] {
+                        let step = values![sku.as_str(), warehouse.as_str(), step];
+                        let written = tx.execute(&D::texts().step_version, &step).await;
+                        written.map_err(before_commit)?;
+                    }
                 }
                 let identity = identity(operation.id, operation.idempotency.as_ref());
                 let found = tx.fetch(&D::texts().recorded, &identity).await;
@@ -76,7 +79,8 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
             } else {
                 LateAttempt::Alive
             };
-            tx.roll_back().await;
+            // If an attempt at another node commits first, this fails.
+            tx.commit().await?;
             Ok(late_attempt)
         })
         .await

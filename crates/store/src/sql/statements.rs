@@ -134,7 +134,7 @@ pub(crate) use statements;
 statements! { Texts:
     begin begin_snapshot begin_brief begin_read_uncommitted lock_sku integer use_index
     connection_limits
-    movements sums clock ledger_id level level_locked level_locked_now level_locked_soon wanted_levels
+    movements sums clock ledger_id level level_locked step_version level_locked_now level_locked_soon wanted_levels
     wanted_levels_free levels_of_sku levels_of_sku_locked levels_page fence warehouses recorded operation
     operation_with_key operations_with_reference with_keys with_ids returned audit_levels checkpoint_levels
     checkpoint_step api_keys children last_end has_expired open_lines holds_with_ids holds_page

@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 use stocklock_testkit::run::rng;
 
 use super::super::new_key;
-use super::{Caller, HASTY, SHORT, Shop, kills, name};
+use super::{Caller, SHORT, Shop, kills, name};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::{PrivateServer, fresh_database};
 
 const CARTS: usize = 64;
 const SKUS: usize = 20;
@@ -54,23 +53,13 @@ async fn buy(cart: Caller) -> Vec<Bought> {
 /// Goal: everything is sold to the unit, a cart that is acknowledged has all its movements, and the ledger has
 /// no others.
 ///
-/// Method: replicas and database are killed in turns. SQLite has no server to kill.
+/// Method: replicas and database are killed in turns.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kill_leaves_all_lines_of_a_cart_or_none(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
-    // A request need not end before the database is back, if the database is not killed.
-    let (server, database, limits) = match backend {
-        Sqlite => (None, Some(fresh_database(backend).await), &[][..]),
-        _ => (Some(PrivateServer::start(backend).await), None, &HASTY[..]),
-    };
-    let urls = (
-        server.as_ref().map(PrivateServer::url),
-        database.as_ref().map(|it| &*it.url),
-    );
-    let url = urls.0.or(urls.1).expect("a database");
-    let mut shop = Shop::open(url, limits).await;
+    let (mut shop, server, _database) = Shop::on(backend).await;
     let units = UNITS * i64::try_from(kills()).expect("few kills");
     for sku in (0..SKUS).map(name) {
         shop.replicas[0].set_level(&sku, units).await;
