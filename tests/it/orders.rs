@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-pub(crate) mod contended;
+mod contended;
 mod sourced;
 
 /// Ten units of `a`, and three of `b`, at two replicas.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::json;
@@ -13,8 +14,8 @@ use tokio::time::sleep;
 
 use super::{end, hold, is_consistent, level};
 use crate::faults::{KEY, SOON, new_key};
-use crate::orders::contended::{Counting, run, sku};
 use crate::support::app::{TestApp, send};
+use crate::support::deadlocks::{DeadlockCounter, sku};
 use crate::support::process::Process;
 use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -26,8 +27,8 @@ const DEFAULT_HOLDS: usize = 60;
 /// How many of them at a time.
 const AT_ONCE: usize = 100;
 
-/// Goal: whoever comes first, each hold ends once: it is sold, given back or expired, and both callers learn
-/// what has become of it.
+/// Goal: each hold ends once, in whatever order the requests come: it is sold, given back or expired. Both callers
+/// are told which.
 ///
 /// Method: a third caller needs more units than there are, so that due holds are ended for it.
 #[rstest]
@@ -133,7 +134,7 @@ async fn holds_of_several_lines_meet_orders(#[values(Sqlite, Mysql, Postgres)] b
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ends_and_extensions_of_a_hold_never_deadlock(#[values(Mysql, Postgres)] backend: Backend) {
     let holds = number("TEST_HOLDS", DEFAULT_HOLDS);
-    let mut shop = Counting::deadlocks(backend, 6).await;
+    let mut shop = DeadlockCounter::start(backend, 6).await;
     let app = Arc::clone(&shop.app);
     let round = |number: usize| {
         let app = Arc::clone(&app);
@@ -161,8 +162,9 @@ async fn ends_and_extensions_of_a_hold_never_deadlock(#[values(Mysql, Postgres)]
             }
         }
     };
-    run((0..holds).map(round), 16).await;
-    shop.is_free().await;
+    let rounds = stream::iter((0..holds).map(round));
+    rounds.for_each_concurrent(16, |round| round).await;
+    shop.is_zero().await;
     for number in 0..6 {
         let audit = app.assert_consistent(&sku(number)).await;
         assert_eq!((&audit["sold"], &audit["held"]), (&json!(holds), &json!(0)));

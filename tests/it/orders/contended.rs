@@ -8,18 +8,18 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use rstest::rstest;
 use serde_json::{Value, json};
 use stocklock_testkit::run::{number, rng};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::order;
 use crate::faults::{KEY, new_key, send_until_final};
 use crate::support::app::{TestApp, send};
+use crate::support::deadlocks::{DeadlockCounter, PLENTY, sku};
 use crate::support::rival::{Raw, Rival};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
-use crate::support::services::{PrivateServer, Program, Settings};
 
 const DEFAULT_PAIRS: usize = 100;
 const DEFAULT_LEVELS: usize = 8;
@@ -28,83 +28,14 @@ const DEFAULT_SECONDS: usize = 2;
 /// How many carts are in progress at the same time.
 const AT_ONCE: usize = 16;
 
-/// More units than a test sells.
-const PLENTY: i64 = 1_000_000;
-
-const DEADLOCKS_OF_MARIADB: &str = "SELECT variable_value FROM information_schema.global_status
-    WHERE variable_name = 'Innodb_deadlocks'";
-const DEADLOCKS_OF_POSTGRES: &str =
-    "SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()";
-
 /// How many sales there are, and how many movements they have.
 const SALES: &str = "SELECT CAST(count(DISTINCT operation_id) * 1000000 + count(*) AS char(20))
     FROM movement WHERE kind = 'deducted'";
-
-/// A shop whose database server has no other clients, because it counts deadlocks for all together.
-pub(crate) struct Counting {
-    pub(crate) app: Arc<TestApp>,
-    pub(crate) raw: Raw,
-    backend: Backend,
-    _server: PrivateServer,
-}
-
-impl Counting {
-    /// Two replicas, and so many SKUs.
-    pub(crate) async fn deadlocks(backend: Backend, skus: usize) -> Self {
-        let program = match backend {
-            Postgres => Program::Postgres,
-            _ => Program::MariaDb,
-        };
-        let server = PrivateServer::launch(program, &Settings::Test, &[]).await;
-        let server = server.expect("the server starts");
-        let app = Arc::new(TestApp::on(server.url(), 2, &[]).await.patient());
-        for sku in (0..skus).map(sku) {
-            app.set_level(&sku, PLENTY).await;
-        }
-        let raw = Raw::connect(backend, server.url()).await;
-        Self {
-            app,
-            raw,
-            backend,
-            _server: server,
-        }
-    }
-
-    /// Asserts that there has been no deadlock.
-    pub(crate) async fn is_free(&mut self) {
-        let count = match self.backend {
-            Postgres => DEADLOCKS_OF_POSTGRES,
-            _ => DEADLOCKS_OF_MARIADB,
-        };
-        assert_eq!(self.raw.text(count).await.as_deref(), Some("0"));
-    }
-}
 
 async fn operations(raw: &mut Raw) -> [usize; 2] {
     let both = raw.text(SALES).await.expect("a row");
     let both: usize = both.trim().parse().expect("a number");
     [both / 1_000_000, both % 1_000_000]
-}
-
-pub(crate) fn sku(number: usize) -> String {
-    format!("sku-{number:03}")
-}
-
-/// Runs every job, so many at a time.
-pub(crate) async fn run<F>(jobs: impl Iterator<Item = F>, at_once: usize)
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let (mut running, mut jobs) = (JoinSet::new(), jobs);
-    loop {
-        for job in jobs.by_ref().take(at_once - running.len()) {
-            running.spawn(job);
-        }
-        let Some(ended) = running.join_next().await else {
-            return;
-        };
-        ended.expect("the job succeeds");
-    }
 }
 
 /// Goal: two carts that name the same levels in opposite orders never wait for each other.
@@ -114,7 +45,7 @@ where
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reversed_carts_never_deadlock(#[values(Mysql, Postgres)] backend: Backend) {
     let pairs = number("TEST_ORDER_PAIRS", DEFAULT_PAIRS);
-    let mut shop = Counting::deadlocks(backend, 6).await;
+    let mut shop = DeadlockCounter::start(backend, 6).await;
     let app = Arc::clone(&shop.app);
     let mut movements = 0;
     let begin = Instant::now();
@@ -139,11 +70,14 @@ async fn reversed_carts_never_deadlock(#[values(Mysql, Postgres)] backend: Backe
             assert_eq!((one.status, other.status), (200, 200), "{one:?} {other:?}");
         }
     };
-    run(carts.into_iter().map(pair), AT_ONCE).await;
+    let pairs_of_carts = stream::iter(carts.into_iter().map(pair));
+    pairs_of_carts
+        .for_each_concurrent(AT_ONCE, |pair| pair)
+        .await;
 
     let took = begin.elapsed();
     println!("figure: {backend:?}: {pairs} pairs in {took:.1?}");
-    shop.is_free().await;
+    shop.is_zero().await;
     assert_eq!(operations(&mut shop.raw).await, [2 * pairs, movements]);
     let mut sold = 0;
     for sku in (0..6).map(sku) {
@@ -193,7 +127,8 @@ async fn carts_sell_out_to_the_unit(#[values(Sqlite, Mysql, Postgres)] backend: 
         }
     };
     let buyers = number("TEST_ORDER_BUYERS", AT_ONCE);
-    run((0..buyers).map(buyer), buyers).await;
+    let buyers = stream::iter((0..buyers).map(buyer));
+    buyers.for_each_concurrent(None, |buyer| buyer).await;
     let sold = mem::take(&mut *sold.lock().expect("no panic"));
     for sku in (0..levels).map(sku) {
         let units = sold.iter().filter(|line| line["sku"] == json!(sku));

@@ -68,8 +68,9 @@ pub trait OperationStore: LedgerReader {
     async fn wait_for_level(&self, sku: &Sku, warehouse: &Warehouse) -> Result<(), StoreError>;
 
     /// What became of earlier attempts whose outcome is unknown and of which the last expires at
-    /// `expiry`. Decides in a transaction that begins after `expiry` and locks the levels: an attempt
-    /// that was made in time holds those locks until its commit.
+    /// `expiry`. Decides in a transaction that begins after `expiry` and commits a write of the levels
+    /// that changes nothing: an attempt that was made in time holds their locks until its commit. At
+    /// another node of a Galera cluster, where locks are not seen, only one of the two can commit.
     async fn late_attempt(
         &self,
         operation: &Operation,

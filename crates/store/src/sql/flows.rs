@@ -65,7 +65,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
             // The servers round to whole milliseconds.
             let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
                 for (sku, warehouse) in places(slice::from_ref(operation)) {
-                    // There and back. A lock alone is local to a node of a Galera cluster; a write is not.
+                    // There and back, because `FOR UPDATE` locks only at one node of a Galera cluster.
                     for step in [1, -1] {
                         let step = values![sku.as_str(), warehouse.as_str(), step];
                         let written = tx.execute(&D::texts().step_version, &step).await;

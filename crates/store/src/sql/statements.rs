@@ -134,13 +134,13 @@ pub(crate) use statements;
 statements! { Texts:
     begin begin_snapshot begin_brief begin_read_uncommitted lock_sku integer use_index
     connection_limits
-    movements sums clock ledger_id level level_locked step_version level_locked_now level_locked_soon wanted_levels
+    movements sums clock ledger_id level level_locked level_locked_now level_locked_soon wanted_levels
     wanted_levels_free levels_of_sku levels_of_sku_locked levels_page fence warehouses recorded operation
     operation_with_key operations_with_reference with_keys with_ids returned audit_levels checkpoint_levels
     checkpoint_step api_keys children last_end has_expired open_lines holds_with_ids holds_page
     holds_page_of_level feed_state feed_state_locked feed_page with_versions unpublished last_filled last_old
     webhooks
-    create_level change_level record if_available set if_unchanged if_not_fenced insert_checkpoint
+    create_level change_level step_version record if_available set if_unchanged if_not_fenced insert_checkpoint
     update_checkpoint insert_api_key revoke_api_key insert_holds extend_hold delete_holds publish set_published
     set_feed_state set_filled fill_published trim_feed insert_webhook change_webhook move_webhook fail_webhook
     delete_webhook

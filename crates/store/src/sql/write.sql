@@ -7,7 +7,7 @@ INSERT INTO stock (sku, warehouse, on_hand, version) VALUES ($1, $2, 0, 0)
 UPDATE stock SET on_hand = on_hand + $3, backorder_limit = coalesce($4, backorder_limit), version = version + 1
     WHERE sku = $1 AND warehouse = $2
 
--- step_version (sku, warehouse, 1 or -1): no other transaction commits a write of the level meanwhile
+-- step_version (sku, warehouse, 1 or -1): locks the level as a sale does
 UPDATE stock SET version = version + $3 WHERE sku = $1 AND warehouse = $2
 
 -- inserted_columns, a part: those of each movement, in the order of `NewRow::known`; `line` is 0
