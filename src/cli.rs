@@ -257,6 +257,7 @@ fn start_telemetry(log: &LogConfig, traces: Option<Traces>) -> Result<(), Failur
     };
     tracing_subscriber::registry()
         .with(logging.with_filter(filter))
+        .with(store::commit_warnings())
         .with(traces.map(Traces::layer))
         .try_init()
         .map_err(|error| Failure::Setting(error.to_string()))?;

@@ -45,6 +45,7 @@ mod locks_seen;
 mod memory;
 pub(crate) mod session;
 mod sessions_ended;
+mod standby_away;
 mod unknown_commit;
 
 /// A bound for what takes milliseconds on an idle machine.

@@ -34,7 +34,7 @@ const UPGRADE_LIMIT: Duration = Duration::from_mins(10);
 
 /// Strategies whose sales are never lost.
 const RACE: &str =
-    "--stock 400 --buyers 16 --orders 30 --strategy single-sql,for-update,optimistic,group-commit";
+    "--stock 200 --buyers 16 --orders 15 --strategy single-sql,for-update,optimistic,group-commit";
 
 /// Units that both releases sell at last.
 const MIXED: i64 = 300;

@@ -54,6 +54,7 @@ use feed::Changed;
 pub use feed::Feed;
 use mysql::MySqlServer;
 pub use operations::OperationQueries;
+pub use pool::commit_warnings;
 use pool::{Pool, ServerHealth};
 use postgres::PostgresServer;
 use sqlite::SqliteFile;

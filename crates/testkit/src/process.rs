@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::{secrets, signals};
 
 /// Upper bound for everything that a test waits for. An idle machine needs milliseconds.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A running program in an empty temporary directory. Its output goes to files there. Dropping this
@@ -122,7 +122,7 @@ impl Process {
     /// Waits until `check` returns true.
     ///
     /// # Panics
-    /// If the process ends first, or after a minute.
+    /// If the process ends first, or after three minutes.
     pub async fn wait_until(&mut self, mut check: impl AsyncFnMut() -> bool) {
         let begin = Instant::now();
         while !check().await {
@@ -198,7 +198,7 @@ impl Process {
     /// Waits until it ends, and returns its output.
     ///
     /// # Panics
-    /// If it is still running after a minute.
+    /// If it is still running after three minutes.
     pub async fn ended(mut self) -> Ended {
         let begin = Instant::now();
         let code = loop {

@@ -34,12 +34,15 @@ mod opener;
 mod queue;
 mod row;
 mod server;
+mod standby;
 mod statement_end;
 
 pub(super) use connection::{PooledConnection, Transaction};
 pub(super) use health::ServerHealth;
 pub(super) use opener::Server;
 pub(super) use server::Pool;
+pub use standby::commit_warnings;
+pub(crate) use standby::with_warning;
 pub(super) use statement_end::StatementEnd;
 
 /// How long a statement may take until the server ends it: a lock wait in whole seconds, the unit of

@@ -11,7 +11,7 @@ use sqlx::postgres::PgDatabaseError;
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
-use super::pool::PooledConnection;
+use super::pool::{PooledConnection, with_warning};
 use super::statements::{Files, Texts};
 use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result, StoreError};
@@ -52,8 +52,8 @@ impl Dialect for PostgresServer {
         write.send_on(&connection);
         // `fetch` reads the complete answer. Its last message confirms the commit.
         let statement = write.statement(Self::texts());
-        let written = connection.fetch(statement, &write.values()).await;
-        match written {
+        let written = with_warning(connection.fetch(statement, &write.values())).await;
+        match connection.committed(written) {
             Ok(mut rows) => Ok(rows.pop().map(|(available,)| deducted(available))),
             Err(error) if classify(&error) == Verdict::Duplicate => {
                 Ok(Some(AttemptOutcome::Duplicate))

@@ -15,6 +15,7 @@ use tracing::Span;
 use super::ServerHealth;
 use super::opener::{Opener, Server, Timed, close};
 use super::queue::Permit;
+use super::standby::with_warning;
 use crate::Result;
 use crate::sql::errors::{Verdict, before_commit, classify, in_commit};
 use crate::sql::statement::{AnyRow, Statement, Value};
@@ -125,6 +126,20 @@ impl<S: Server> PooledConnection<S> {
                 self.health.record_refusal();
             }
             _ => {}
+        }
+        answer
+    }
+
+    /// The answer to a commit. With a warning, a failover may lose it, so its outcome is unknown.
+    pub(crate) fn committed<T>(
+        &self,
+        (answer, is_warned): (sqlx::Result<T>, bool),
+    ) -> sqlx::Result<T> {
+        if is_warned && answer.is_ok() {
+            self.health.standby.may_lack_one();
+            let text =
+                "the server warned that the commit is incomplete: see its warning in the log";
+            return Err(sqlx::Error::Protocol(text.to_owned()));
         }
         answer
     }
@@ -294,7 +309,8 @@ impl<S: Server> Transaction<S> {
     /// [`OutcomeUnknown`](crate::StoreError::OutcomeUnknown) unless the server is known to have
     /// rolled back.
     pub(crate) async fn commit(mut self) -> Result<()> {
-        self.0.run("COMMIT").await.map_err(in_commit)?;
+        let answer = with_warning(self.0.run("COMMIT")).await;
+        self.0.committed(answer).map_err(in_commit)?;
         self.ended();
         Ok(())
     }

@@ -87,6 +87,8 @@ impl Server for PostgresServer {
             RAISE read_only_sql_transaction;
         END IF; END $$";
 
+    const COMMIT: &'static str = "SELECT pg_logical_emit_message(true, 'stocklock', '')";
+
     type Connection = PgConnection;
 
     fetch!(query::<Postgres>);

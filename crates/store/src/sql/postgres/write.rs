@@ -9,7 +9,7 @@ use sqlx::{Postgres, Row as _};
 use super::{PostgresServer, is_undone};
 use crate::sql::dialect::Dialect as _;
 use crate::sql::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
-use crate::sql::pool::PooledConnection;
+use crate::sql::pool::{PooledConnection, with_warning};
 use crate::sql::statement::Statement;
 use crate::sql::statements::statements;
 use crate::sql::write::{Session, Write, Written, WrittenLevel};
@@ -20,7 +20,8 @@ pub(super) async fn write(session: Session<PostgresServer>, write: &Write<'_>) -
     match session {
         // The last message of the answer confirms the commit.
         Session::Fresh(mut connection) => {
-            written(send(&mut connection, write).await, write, in_autocommit)
+            let answer = with_warning(send(&mut connection, write)).await;
+            written(connection.committed(answer), write, in_autocommit)
         }
         Session::Open(mut tx) => {
             let written = written(send(&mut tx, write).await, write, before_commit)?;
