@@ -40,6 +40,7 @@ mod reads;
 mod rows;
 mod snapshot;
 mod sqlite;
+mod standby;
 mod statement;
 mod statements;
 mod webhooks;

@@ -11,6 +11,7 @@ use super::statement::values;
 use super::write::{Session, Write, Written};
 use super::{READ, SqlStore, holds, one_line};
 use crate::{Result, StoreError};
+use futures_util::FutureExt as _;
 use stocklock_core::plan::{Plan, PlannedLevel, Snapshot};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore, Expiry,
@@ -105,11 +106,11 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
     }
 
     async fn recorded_among(&self, operations: &[&Operation]) -> Result<Vec<Movement>> {
-        self.read(3 * READ, async {
+        let found = self.read(3 * READ, async {
             let mut connection = self.writers.acquire().await?;
             recorded_among(&mut connection, operations.iter().copied()).await
-        })
-        .await
+        });
+        self.at_standby(found.await?).await
     }
 }
 
@@ -241,12 +242,8 @@ impl<D: Dialect> SqlStore<D> {
         if let Some(deadline) = deadline {
             written = self.write(write_and_commit(tx, &plan, deadline)).await;
         } else {
-            let rolled_back = async {
-                tx.roll_back().await;
-                Ok(())
-            };
             // If it takes too long, the pool closes the connection. The answers hold.
-            let _ = self.read(READ, rolled_back).await;
+            let _ = self.read(READ, tx.roll_back().map(Ok)).await;
         }
         // The outcome of a COMMIT is visible to the next transaction that locks the row.
         Ok(((plan, written, Expiry::passed()), missed))
@@ -274,7 +271,7 @@ impl<D: Dialect> SqlStore<D> {
         (plan, written, expiry): Tried<'_>,
     ) -> Result<BatchAttempt> {
         if plan.movements.is_empty() {
-            return Ok(BatchAttempt::Answered(plan.without_movements()));
+            return self.with_recorded(plan.without_movements()).await;
         }
         self.changed.remember(levels(&plan));
         let sku = &batch[0].first().sku;
@@ -296,7 +293,10 @@ impl<D: Dialect> SqlStore<D> {
             {
                 BatchAttempt::Alone
             }
-            Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
+            Err(error) => {
+                let failed = plan.failed(error.expiring(expiry));
+                return self.with_recorded(failed).await;
+            }
         })
     }
 

@@ -21,6 +21,10 @@ pub(crate) trait Dialect: Server + Clone {
     /// A transaction that creates a level then finds others that do, by reading after its insert.
     const WAITS_FOR_INSERTS: bool;
 
+    /// If a commit may be visible that a synchronous standby does not have: a statement that has a row if there is
+    /// a standby, and one whose commit waits for it.
+    const STANDBY: Option<[&str; 2]> = None;
+
     /// The statements of all dialects.
     fn texts() -> &'static Texts;
 

@@ -163,8 +163,10 @@ fn opened(plan: &Plan<'_>) -> Option<String> {
 impl<D: Dialect> HoldStore for SqlStore<D> {
     async fn children(&self, parent: OperationId) -> Result<Vec<Movement>> {
         let children = &D::texts().children;
-        self.select_movements(&self.readers, children, &values![parent.0])
-            .await
+        let found = self
+            .select_movements(&self.readers, children, &values![parent.0])
+            .await?;
+        self.at_standby(found).await
     }
 
     async fn open_lines(&self, holds: &[OperationId]) -> Result<Vec<OpenHold>> {

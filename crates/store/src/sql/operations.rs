@@ -25,18 +25,19 @@ pub trait OperationQueries: Send + Sync {
 impl<D: Dialect> OperationQueries for SqlStore<D> {
     async fn operations(&self, of: &OperationFilter) -> Result<Vec<Movement>> {
         let (statement, values) = select::<D>(of);
-        self.select_movements(&self.ledger_readers, statement, &values)
-            .await
+        let found = self
+            .select_movements(&self.ledger_readers, statement, &values)
+            .await?;
+        self.at_standby(found).await
     }
 
     async fn with_keys(&self, caller: &Caller, keys: &[IdempotencyKey]) -> Result<Vec<Movement>> {
         let list = json(keys.iter().map(|key| (caller.as_str(), key.as_str())));
-        self.select_movements(
-            &self.ledger_readers,
-            &D::texts().with_keys,
-            &values![&*list],
-        )
-        .await
+        let (readers, statement) = (&self.ledger_readers, &D::texts().with_keys);
+        let found = self
+            .select_movements(readers, statement, &values![&*list])
+            .await?;
+        self.at_standby(found).await
     }
 }
 

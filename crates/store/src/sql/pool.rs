@@ -34,16 +34,16 @@ mod opener;
 mod queue;
 mod row;
 mod server;
-mod standby;
 mod statement_end;
+mod warnings;
 
 pub(super) use connection::{PooledConnection, Transaction};
 pub(super) use health::ServerHealth;
 pub(super) use opener::Server;
 pub(super) use server::Pool;
-pub use standby::commit_warnings;
-pub(crate) use standby::with_warning;
 pub(super) use statement_end::StatementEnd;
+pub use warnings::commit_warnings;
+pub(super) use warnings::{committed, with_warning};
 
 /// How long a statement may take until the server ends it: a lock wait in whole seconds, the unit of
 /// the coarsest server, and half a second for the work. MySQL ends only reads this way; its writes

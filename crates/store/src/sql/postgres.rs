@@ -11,7 +11,7 @@ use sqlx::postgres::PgDatabaseError;
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
-use super::pool::{PooledConnection, with_warning};
+use super::pool::{PooledConnection, committed, with_warning};
 use super::statements::{Files, Texts};
 use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result, StoreError};
@@ -39,6 +39,11 @@ impl Dialect for PostgresServer {
 
     const WAITS_FOR_INSERTS: bool = false;
 
+    const STANDBY: Option<[&str; 2]> = Some([
+        "SELECT 1::bigint WHERE current_setting('synchronous_standby_names') <> ''",
+        "SELECT pg_logical_emit_message(true, 'stocklock', '')",
+    ]);
+
     fn texts() -> &'static Texts {
         static TEXTS: LazyLock<Texts> =
             LazyLock::new(|| Texts::of(PostgresServer::FILES, PostgresServer::KEEPS_PLANS));
@@ -53,7 +58,7 @@ impl Dialect for PostgresServer {
         // `fetch` reads the complete answer. Its last message confirms the commit.
         let statement = write.statement(Self::texts());
         let written = with_warning(connection.fetch(statement, &write.values())).await;
-        match connection.committed(written) {
+        match committed(written) {
             Ok(mut rows) => Ok(rows.pop().map(|(available,)| deducted(available))),
             Err(error) if classify(&error) == Verdict::Duplicate => {
                 Ok(Some(AttemptOutcome::Duplicate))

@@ -72,8 +72,8 @@ impl<D: Dialect> LedgerReader for SqlStore<D> {
         );
         let found = self
             .select_movements(&pool, &D::texts().recorded, &identity)
-            .await;
-        Ok(found?.pop())
+            .await?;
+        Ok(self.at_standby(found).await?.pop())
     }
 }
 

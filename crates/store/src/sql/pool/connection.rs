@@ -15,7 +15,7 @@ use tracing::Span;
 use super::ServerHealth;
 use super::opener::{Opener, Server, Timed, close};
 use super::queue::Permit;
-use super::standby::with_warning;
+use super::warnings::{committed, with_warning};
 use crate::Result;
 use crate::sql::errors::{Verdict, before_commit, classify, in_commit};
 use crate::sql::statement::{AnyRow, Statement, Value};
@@ -126,20 +126,6 @@ impl<S: Server> PooledConnection<S> {
                 self.health.record_refusal();
             }
             _ => {}
-        }
-        answer
-    }
-
-    /// The answer to a commit. With a warning, a failover may lose it, so its outcome is unknown.
-    pub(crate) fn committed<T>(
-        &self,
-        (answer, is_warned): (sqlx::Result<T>, bool),
-    ) -> sqlx::Result<T> {
-        if is_warned && answer.is_ok() {
-            self.health.standby.may_lack_one();
-            let text =
-                "the server warned that the commit is incomplete: see its warning in the log";
-            return Err(sqlx::Error::Protocol(text.to_owned()));
         }
         answer
     }
@@ -310,9 +296,8 @@ impl<S: Server> Transaction<S> {
     /// rolled back.
     pub(crate) async fn commit(mut self) -> Result<()> {
         let answer = with_warning(self.0.run("COMMIT")).await;
-        self.0.committed(answer).map_err(in_commit)?;
-        self.ended();
-        Ok(())
+        self.0.in_transaction = answer.0.is_err();
+        committed(answer).map_err(in_commit)
     }
 
     /// Ends the transaction without a commit. If that fails, the connection is closed, which makes

@@ -8,7 +8,6 @@ use std::time::Duration;
 use stocklock_core::ports::DriverError;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::standby::Standby;
 use super::statement_limit;
 
 /// Older connections are not reused, so that what a server keeps for each of them does not grow
@@ -35,7 +34,6 @@ pub(crate) struct ServerHealth {
     pools: Mutex<Vec<Box<dyn GiveBack>>>,
     /// A pool has no connection, because the server allows no more.
     is_short: AtomicBool,
-    pub(super) standby: Standby,
     /// How long to wait for a connection.
     pub(crate) wait_limit: Duration,
     /// How long to wait for one answer. The server has ended the statement by then.
@@ -65,7 +63,6 @@ impl ServerHealth {
             last: Mutex::default(),
             pools: Mutex::default(),
             is_short: AtomicBool::new(false),
-            standby: Standby::default(),
             wait_limit,
             answer_limit: statement_limit(wait_limit) + ANSWER_MARGIN,
             embedded,

@@ -27,9 +27,6 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
     /// A statement that fails if the server refuses writes. It needs no table and waits for no lock.
     const CHECK_WRITABLE: &'static str;
 
-    /// A commit that changes nothing. For a server that warns if a commit is incomplete.
-    const COMMIT: &'static str = "SELECT 1";
-
     /// One of sqlx's.
     type Connection: Connection + fmt::Debug + Send + Sync;
 

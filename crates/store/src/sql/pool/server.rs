@@ -111,10 +111,6 @@ impl<S: Server> Pool<S> {
             };
             let mut refusal = None;
             let left = wait_limit.saturating_sub(since.elapsed());
-            if timeout(left, self.safe_commits()).await.is_err() {
-                return Err(unavailable("the standby does not have all commits"));
-            }
-            let left = wait_limit.saturating_sub(since.elapsed());
             let opened = match timeout(left, self.connect(connections, &mut refusal)).await {
                 Ok(opened) => opened.map_err(unavailable)?,
                 Err(_elapsed) => {
@@ -128,19 +124,6 @@ impl<S: Server> Pool<S> {
             // The request waits for one of the pool's other connections.
             permit.set_aside();
         }
-    }
-
-    /// Returns when no failover would lose a commit that came back.
-    async fn safe_commits(&self) {
-        let standby = &self.health.standby;
-        if standby.has_all() {
-            return;
-        }
-        if standby.is_to_ask() {
-            let (health, connections) = (Arc::clone(&self.health), self.waiting.clone());
-            tokio::spawn(async move { health.standby.ask(&connections).await });
-        }
-        standby.wait().await;
     }
 
     /// Tries again if the server is starting, or is away for a moment. `refusal` is its last error. `None`

@@ -87,8 +87,6 @@ impl Server for PostgresServer {
             RAISE read_only_sql_transaction;
         END IF; END $$";
 
-    const COMMIT: &'static str = "SELECT pg_logical_emit_message(true, 'stocklock', '')";
-
     type Connection = PgConnection;
 
     fetch!(query::<Postgres>);
@@ -117,6 +115,7 @@ impl Server for PostgresServer {
 fn session(lock: Duration, statement: Duration) -> SqlStr {
     trusted(format!(
         "SET default_transaction_isolation = 'read committed'; SET enable_seqscan = off; SET jit = off; \
+         SET client_min_messages = warning; \
          SET lock_timeout = {}; \
          SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}",
         lock.as_millis(),

@@ -9,7 +9,7 @@ use sqlx::{Postgres, Row as _};
 use super::{PostgresServer, is_undone};
 use crate::sql::dialect::Dialect as _;
 use crate::sql::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
-use crate::sql::pool::{PooledConnection, with_warning};
+use crate::sql::pool::{PooledConnection, committed, with_warning};
 use crate::sql::statement::Statement;
 use crate::sql::statements::statements;
 use crate::sql::write::{Session, Write, Written, WrittenLevel};
@@ -21,7 +21,7 @@ pub(super) async fn write(session: Session<PostgresServer>, write: &Write<'_>) -
         // The last message of the answer confirms the commit.
         Session::Fresh(mut connection) => {
             let answer = with_warning(send(&mut connection, write)).await;
-            written(connection.committed(answer), write, in_autocommit)
+            written(committed(answer), write, in_autocommit)
         }
         Session::Open(mut tx) => {
             let written = written(send(&mut tx, write).await, write, before_commit)?;

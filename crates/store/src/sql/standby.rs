@@ -1,0 +1,55 @@
+//! What the ledger has may be missing at a synchronous standby: see [`super::pool::commit_warnings`].
+//!
+//! Guarantee: no answer says that an operation is recorded before a later commit has waited for the standby. So a
+//! failover loses nothing that was acknowledged, also if waits for the standby are cancelled, if sessions are ended or
+//! the primary restarts meanwhile, and whichever replica is asked.
+
+use super::SqlStore;
+use super::dialect::Dialect;
+use super::errors::before_commit;
+use crate::Result;
+use stocklock_core::ports::{AttemptOutcome, BatchAnswer, BatchAttempt};
+use stocklock_core::stock::Movement;
+
+impl<D: Dialect> SqlStore<D> {
+    /// The movements that were found, when the standby has them.
+    pub(super) async fn at_standby(&self, found: Vec<Movement>) -> Result<Vec<Movement>> {
+        if !found.is_empty() {
+            self.wait_for_standby().await?;
+        }
+        Ok(found)
+    }
+
+    /// Answers that no commit of this attempt precedes: those that were recorded earlier wait for the standby.
+    pub(super) async fn with_recorded(&self, answers: Vec<BatchAnswer>) -> Result<BatchAttempt> {
+        let is_recorded = |answer| matches!(answer, &Ok(AttemptOutcome::Recorded(_)));
+        if answers.iter().any(is_recorded) {
+            self.wait_for_standby().await?;
+        }
+        Ok(BatchAttempt::Answered(answers))
+    }
+
+    /// Returns when the synchronous standby, if there is one, has what is visible now.
+    ///
+    /// # Errors
+    /// [`OutcomeUnknown`](crate::StoreError::OutcomeUnknown) if that could not be found out.
+    pub(super) async fn wait_for_standby(&self) -> Result<()> {
+        let Some([standby, change]) = D::STANDBY else {
+            return Ok(());
+        };
+        self.write(async {
+            let mut connection = self.writers.acquire().await?;
+            let found: Vec<(i64,)> = connection
+                .fetch(standby, &[])
+                .await
+                .map_err(before_commit)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            let mut tx = connection.begin(D::texts().begin.as_str()).await?;
+            tx.execute(change, &[]).await.map_err(before_commit)?;
+            tx.commit().await
+        })
+        .await
+    }
+}
