@@ -17,7 +17,7 @@ use crate::support::app::TestApp;
 use crate::support::lock_services::LockServices;
 use crate::support::services::Backend::Sqlite;
 
-const DEFAULT_EXAMPLES: &str = "25";
+const DEFAULT_EXAMPLES: &str = "10";
 
 /// More time than 1,000 examples need.
 const LIMIT: Duration = Duration::from_hours(1);
