@@ -30,7 +30,6 @@ rules | duplicates | | duplicates::
 rules | creations | TEST_CREATIONS=1000 | creations::
 rules | returns | TEST_PAIRS=10000 | reversals::concurrent::
 rules | orders | TEST_ORDER_PAIRS=10000 TEST_ORDER_LEVELS=100 TEST_ORDER_BUYERS=256 TEST_ORDER_SECONDS=6 | --test-threads=1 orders::contended::
-rules | interleavings | EXPLORE=full | interleavings:: --skip walks::
 rules | failures | TEST_TELLINGS=50 TEST_ANSWERS=all | failures::
 holds | holds | TEST_HOLDS=10000 TEST_EXPIRED_HOLDS=1000 | holds:: --skip open_holds --skip kills --skip interleavings
 holds | open-holds | TEST_OPEN_HOLDS=1000000 | --test-threads=1 open_holds
@@ -51,6 +50,7 @@ locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::
 locks | package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
 locks | locks | | contract::full:: redlock::full:: sql::full::
+explorer | interleavings | EXPLORE=full | interleavings:: --skip walks::
 walks | walks | EXPLORE_SECONDS=1100 | walks::
 mutations | mutations | | --some 20
 '

@@ -37,16 +37,13 @@ impl<D: Dialect> SqlStore<D> {
         let Some([standby, change]) = D::STANDBY else {
             return Ok(());
         };
+        // Not on a connection for writes: sales need those.
+        let found: Vec<(i64,)> = self.select(&self.readers, standby, &[]).await?;
+        if found.is_empty() {
+            return Ok(());
+        }
         self.write(async {
-            let mut connection = self.writers.acquire().await?;
-            let found: Vec<(i64,)> = connection
-                .fetch(standby, &[])
-                .await
-                .map_err(before_commit)?;
-            if found.is_empty() {
-                return Ok(());
-            }
-            let mut tx = connection.begin(D::texts().begin.as_str()).await?;
+            let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
             tx.execute(change, &[]).await.map_err(before_commit)?;
             tx.commit().await
         })
