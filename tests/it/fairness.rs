@@ -13,8 +13,12 @@ use crate::support::app::{Answer, TestApp, send};
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-/// Fewer connections than requests.
-const POOL: [&str; 1] = ["--database-pool-size=4"];
+/// Fewer connections than requests. A busy machine may need longer than the default limits.
+const POOL: [&str; 3] = [
+    "--database-pool-size=4",
+    "--wait-limit-ms=8000",
+    "--request-deadline-ms=20000",
+];
 /// More units than a test sells.
 const PLENTY: i64 = 1_000_000;
 

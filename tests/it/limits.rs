@@ -150,11 +150,12 @@ async fn row_locked_past_the_wait_limit_is_contended(
 ) {
     let all = "no-lock local-mutex single-sql for-update optimistic group-commit";
     let refuses = async |strategy: &str| {
-        let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=1000"]).await;
+        // A busy machine may need a second for a connection.
+        let (app, rival) = with_locked_stock(backend, &["--wait-limit-ms=3000"]).await;
         let refused = send(take(&app, strategy)).await;
         refused.assert_refused_for_now("contended");
-        assert!(refused.after >= Duration::from_millis(900), "{refused:?}");
-        assert!(refused.after < WAITED, "{refused:?}");
+        let waited = Duration::from_millis(2900)..Duration::from_secs(4) + SLACK;
+        assert!(waited.contains(&refused.after), "{refused:?}");
         rival.let_go().await;
         takes_one(&app, strategy).await;
     };

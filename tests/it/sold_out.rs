@@ -75,7 +75,7 @@ fn needs_database(answer: &Answer) -> bool {
 async fn sold_out_level_is_refused_without_the_database(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
-    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=200"]).await;
+    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=1000"]).await;
     app.set_level("a", 0).await;
     for _ in 0..CYCLES {
         let learned = refused(&app).await;
@@ -94,7 +94,7 @@ async fn sold_out_level_is_refused_without_the_database(
 #[rstest]
 #[tokio::test]
 async fn only_group_commit_without_a_key_uses_the_memory(#[values(Postgres)] backend: Backend) {
-    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=200"]).await;
+    let (proxy, app) = TestApp::proxied(backend, &["--wait-limit-ms=1000"]).await;
     app.set_level("a", 0).await;
     refused(&app).await;
     proxy.set(Mode::Refuse).await;

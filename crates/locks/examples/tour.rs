@@ -143,7 +143,9 @@ async fn connect(server: &str) -> Result<Locks> {
             return Ok(Locks::RedLock(locks));
         }
         _ => {
-            let backend = SqlBackend::new(&address)?;
+            // A busy machine may need longer than the default.
+            let backend = SqlBackend::builder(&address).connect_limit(Duration::from_secs(10));
+            let backend = backend.build()?;
             backend.create_tables().await?;
             LockManager::new(backend)
         }

@@ -229,7 +229,10 @@ async fn free_lock_costs_two_writes() {
     cost("first").await;
     // The server may remove a directory at the same time, which is one more write. Use the minimum.
     let (mut new, mut known) = (u64::MAX, u64::MAX);
-    for name in ["a", "b", "c"] {
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        if (new, known) == (4, 2) {
+            break;
+        }
         new = new.min(cost(name).await);
         known = known.min(cost(name).await);
     }

@@ -42,12 +42,18 @@ pub(super) async fn loss_is_reported_before_next_grant(rig: &impl Faults) {
     for number in 0..RUNS {
         let name = format!("l{number}");
         let guard = rig.lock(&manager, &name).acquire().await.unwrap();
-        let next = rig.lock(&other, &name).wait(rig.lease() * 5).acquire();
+        let next = rig.lock(&other, &name).wait(rig.lease() * 5);
         let clock = rig.clock();
         runs.spawn(async move {
             let next = async {
-                let guard = next.await.unwrap();
-                (clock.now(), guard)
+                loop {
+                    // On a busy machine, a grant may arrive too late to be of use.
+                    match next.clone().acquire().await {
+                        Ok(guard) => return (clock.now(), guard),
+                        Err(LockError::Unavailable(_) | LockError::WaitLimit { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
             };
             let lost = async {
                 let reason = guard.lost().await;
@@ -60,9 +66,9 @@ pub(super) async fn loss_is_reported_before_next_grant(rig: &impl Faults) {
         });
         tokio::time::sleep(rig.lease() / RUNS).await;
     }
-    // By now each lock was renewed, and is between two renewals.
+    // By now each lock was renewed, and is between two renewals. On a busy machine, some are lost already.
     tokio::time::sleep(rig.lease() / 2).await;
-    assert_eq!((manager.held(), other.held()), (RUNS as usize, 0));
+    assert_ne!(manager.held(), 0);
     rig.block_renewals().await;
     for (lost, granted, guard, next) in runs.join_all().await {
         rig.assert_grows(rig.token(&guard), &next);
