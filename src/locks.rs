@@ -67,8 +67,12 @@ impl LockServers {
             };
             locks.push((strategy, Arc::new(lock) as Arc<dyn Lock>));
         };
-        let builder = SqlBackend::builder(database.url()).owner(replica);
         let variable = Dependency::Database.variable();
+        let urls = stocklock_store::urls_of(database.url());
+        let urls = urls.map_err(|problem| format!("{variable}: {problem}"))?;
+        let builder = SqlBackend::builder(&urls[0]).owner(replica);
+        let others = urls[1..].iter();
+        let builder = others.fold(builder, |builder, url| builder.alternative(url));
         let backend = builder.build().map_err(|e| format!("{variable}: {e}"))?;
         let leaders = LockManager::builder(backend.clone()).lease(lease).build();
         let manager = LockManager::builder(backend);

@@ -12,7 +12,8 @@ use super::milliseconds;
 #[command(next_help_heading = "Database")]
 pub struct DatabaseConfig {
     /// The database of stock and ledger: `sqlite://FILE`, `mysql://…`, `mariadb://…` or
-    /// `postgres://…` [default: `sqlite://stocklock.db`; `race`: a temporary SQLite file]
+    /// `postgres://…`; several hosts of one database, of which one accepts writes: `postgres://a,b/…`
+    /// [default: `sqlite://stocklock.db`; `race`: a temporary SQLite file]
     #[arg(long, env, hide_env_values = true, value_name = "URL")]
     pub database_url: Option<SecretString>,
 

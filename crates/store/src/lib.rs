@@ -19,7 +19,7 @@ pub use sql::{
     ApiKeys, Checkpoints, Feed, KeyList, LedgerQueries, OTHER_CONNECTIONS, OperationQueries, Store,
     Webhook, Webhooks,
 };
-pub use sql::{commit_warnings, connect, migrate, migrate_with};
+pub use sql::{commit_warnings, connect, migrate, migrate_with, urls_of};
 
 /// What an operation of a store returns.
 type Result<T, E = StoreError> = std::result::Result<T, E>;

@@ -33,6 +33,9 @@ const POSTGRES_SESSIONS: &str = "SELECT coalesce(string_agg(pid::text, ','), '')
     FROM pg_stat_activity WHERE backend_type = 'client backend'
         AND datname = current_database() AND pid <> pg_backend_pid()";
 
+const END_SESSIONS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+
 /// A session of the administrator, which may make a server read-only.
 struct Admin {
     backend: Backend,
@@ -172,4 +175,66 @@ async fn standby_is_not_ready_until_it_is_promoted() {
     admin.run(&["SELECT pg_promote()"]).await;
     assert_sells_soon(&app).await;
     Ledger::at(server.url()).assert_consistent("hot").await;
+}
+
+/// Two servers, each with a database of its own, so that its level shows which one was used.
+#[rstest]
+#[tokio::test]
+async fn server_that_accepts_writes_is_found(#[values(Mysql, Postgres)] backend: Backend) {
+    let (one, two) = (PrivateServer::start(backend), PrivateServer::start(backend));
+    let (one, two) = tokio::join!(one, two);
+    let mut admins = Vec::new();
+    let mut url = one.url().to_owned();
+    for (server, on_hand) in [(&one, 1_000), (&two, 2_000)] {
+        let admin = Admin::of(backend, server.url()).await;
+        let mut url = server.url().to_owned();
+        if backend == Mysql {
+            admin.run(&[CREATE_USER]).await;
+            url = as_user(&url, "shop");
+        }
+        let app = TestApp::on(&url, 1, &[]).await;
+        app.set_level("hot", on_hand).await;
+        app.stop().await;
+        admins.push(admin);
+    }
+    if backend == Mysql {
+        url = as_user(&url, "shop");
+    }
+    let both = format!("{},{}", one.address(), two.address());
+    let url = url.replace(&one.address(), &both);
+    admins[0].set_read_only(true).await;
+    let app = TestApp::on(&url, 1, &[]).await;
+    // With the strategy that asks the lock crate, and one that does not.
+    let sells_at = async |levels: std::ops::Range<i64>| {
+        for strategy in ["sql-lock", "group-commit"] {
+            let deduct = || app.deduct(0, strategy, &json!({"sku": "hot"}));
+            until("the server that accepts writes sells", async || {
+                let sale = send(deduct()).await;
+                let remaining = sale.body["remaining"].as_i64().unwrap_or(-1);
+                sale.status == 200 && levels.contains(&remaining)
+            })
+            .await;
+        }
+    };
+    let (at_one, at_two) = (0..1_000, 1_000..2_000);
+    sells_at(at_two.clone()).await;
+
+    admins[0].set_read_only(false).await;
+    admins[1].set_read_only(true).await;
+    sells_at(at_one.clone()).await;
+
+    // A server that is silent. PostgreSQL's sessions are processes that go on.
+    admins[1].set_read_only(false).await;
+    one.stop().await;
+    if backend == Postgres {
+        admins[0].run(&[END_SESSIONS]).await;
+    }
+    sells_at(at_two).await;
+    one.resume();
+    two.kill9();
+    sells_at(at_one).await;
+    two.restart().await;
+    for server in [&one, &two] {
+        Ledger::at(server.url()).assert_consistent("hot").await;
+    }
 }

@@ -10,6 +10,15 @@ use url::Url;
 /// Parses a `DATABASE_URL` that is not SQLite's. Returns it with its server's `host:port`, or the
 /// reason why a proxy cannot be used.
 pub(super) fn database_server(url: &str) -> Result<(Url, String), String> {
+    let servers = url.split_once("://").map_or("", |(_, rest)| rest);
+    let servers = servers.split(['/', '?']).next().unwrap_or_default();
+    if servers
+        .rsplit('@')
+        .next()
+        .is_some_and(|servers| servers.contains(','))
+    {
+        return Err("several servers; --rtt needs one".to_owned());
+    }
     let url = parse(url)?;
     let port = match url.scheme() {
         "mysql" | "mariadb" => 3306,
@@ -137,6 +146,7 @@ mod tests {
             "postgres:///s?host=/run/postgresql&password=c4n4ry `host`",
             "postgres://a:c4n4ry@%2Frun%2Fpostgresql/s host",
             "postgres:///s host",
+            "postgres://a:c4n4ry@b:1,c:2/s several",
             "mysql://a:c4n4ry@localhost/s?socket=/run/m.sock `socket`",
             "postgres://a:c4n4ry@db/s?sslmode=verify-full certificate",
             "mysql://a:c4n4ry@db/s?ssl-mode=VERIFY_IDENTITY certificate",

@@ -69,7 +69,7 @@ pub mod fence;
 mod session;
 mod wakeups;
 
-use connections::{Connected, Connections, Database, Use};
+use connections::{Connected, Connections, Database, Servers, Use};
 use contender::SqlContender;
 use session::{Session, mysql, postgres, reason, sqlite};
 use wakeups::WakeUps;
@@ -91,7 +91,7 @@ const OWNER_MAX: usize = 255;
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing before build"]
 pub struct SqlBuilder {
-    database: Result<Database, BackendError>,
+    databases: Result<Vec<Database>, BackendError>,
     owner: String,
     connections: usize,
     connect_limit: Duration,
@@ -100,6 +100,18 @@ pub struct SqlBuilder {
 }
 
 impl SqlBuilder {
+    /// Adds the URL of another server of the same database, to which a connection goes if the last one does not
+    /// answer or refuses writes: after a failover.
+    pub fn alternative(mut self, url: &str) -> Self {
+        if let Ok(databases) = &mut self.databases {
+            match Database::parse(url) {
+                Ok(database) => databases.push(database),
+                Err(error) => self.databases = Err(error),
+            }
+        }
+        self
+    }
+
     /// Sets what the column `owner` says about this process, at most 255 characters. Default: the process
     /// id.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
@@ -130,18 +142,28 @@ impl SqlBuilder {
     /// Builds the back end. It connects when it is first used.
     ///
     /// # Errors
-    /// Returns an error if the URL is not valid.
+    /// Returns an error if a URL is not valid, or they name databases of several kinds, or files.
     pub fn build(self) -> Result<SqlBackend, BackendError> {
-        let database = self.database?;
-        let source = SourceId::new(database.name(), None);
+        let databases = self.databases?;
+        let (name, count) = (databases[0].name(), databases.len());
+        if count > 1
+            && databases
+                .iter()
+                .any(|other| other.name() != name || name == "sqlite")
+        {
+            let cause = "several URLs must all be of MariaDB and MySQL, or all of PostgreSQL";
+            return Err(BackendError::permanent(cause));
+        }
+        let source = SourceId::new(name, None);
         let limit = self.connect_limit.max(self.response_limit);
-        let wake_ups = match &database {
-            Database::Postgres(options) => Some(WakeUps::new(options.clone(), limit)),
+        let servers = Servers::new(databases);
+        let wake_ups = match servers.reached() {
+            Database::Postgres(_) => Some(WakeUps::new(servers.clone(), limit)),
             Database::MySql(_) | Database::Sqlite(_) => None,
         };
         Ok(SqlBackend(Arc::new(Sql {
             connections: Connections::new(
-                database,
+                servers,
                 self.connections,
                 self.connect_limit,
                 self.response_limit,
@@ -199,7 +221,7 @@ impl SqlBackend {
             _ => 5,
         };
         SqlBuilder {
-            database,
+            databases: database.map(|database| vec![database]),
             owner: format!("process {}", std::process::id()),
             connections,
             connect_limit: Duration::from_secs(1),

@@ -26,7 +26,7 @@ use explain::{is_transient_on_file, is_transient_on_server};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// How long one attempt to connect may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest pause between two attempts; the first one is a hundredth of it.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Debug, Formatter};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -88,9 +89,57 @@ impl Database {
     }
 }
 
+/// The servers that may have the database, and which of them was reached last. Clones share that.
+#[derive(Debug, Clone)]
+pub(super) struct Servers {
+    databases: Arc<[Database]>,
+    reached: Arc<AtomicUsize>,
+}
+
+impl Servers {
+    pub(super) fn new(databases: Vec<Database>) -> Self {
+        Self {
+            databases: databases.into(),
+            reached: Arc::default(),
+        }
+    }
+
+    pub(super) fn reached(&self) -> &Database {
+        &self.databases[self.reached.load(Ordering::Relaxed)]
+    }
+
+    /// Connects to the server that was reached last. If there are several, within a part of `limit`, and to the
+    /// next one if it does not answer in that time or refuses writes.
+    async fn connect(&self, limit: Duration, response_limit: Duration) -> sqlx::Result<Session> {
+        let count = self.databases.len();
+        if count == 1 {
+            return self.databases[0].connect(response_limit).await;
+        }
+        let limit = limit / u32::try_from(count + 1).unwrap_or(u32::MAX);
+        let first = self.reached.load(Ordering::Relaxed);
+        let mut refusal = sqlx::Error::PoolTimedOut;
+        for server in (first..first + count).map(|server| server % count) {
+            let connect = async {
+                let mut session = self.databases[server].connect(response_limit).await?;
+                session.check_writable().await?;
+                Ok(session)
+            };
+            match timeout(limit, connect).await {
+                Ok(Ok(session)) => {
+                    self.reached.store(server, Ordering::Relaxed);
+                    return Ok(session);
+                }
+                Ok(Err(error)) => refusal = error,
+                Err(_elapsed) => {}
+            }
+        }
+        Err(refusal)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Connections {
-    database: Database,
+    servers: Servers,
     connect_limit: Duration,
     response_limit: Duration,
     permits: Arc<Semaphore>,
@@ -136,13 +185,13 @@ type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Connections {
     pub(super) fn new(
-        database: Database,
+        servers: Servers,
         most: usize,
         connect_limit: Duration,
         response_limit: Duration,
     ) -> Self {
         Self {
-            database,
+            servers,
             connect_limit,
             response_limit,
             permits: Arc::new(Semaphore::new(most)),
@@ -152,7 +201,7 @@ impl Connections {
     }
 
     pub(super) fn database(&self) -> &Database {
-        &self.database
+        self.servers.reached()
     }
 
     /// Returns a connection that no other request uses. A new one reads the source of the tokens.
@@ -204,7 +253,10 @@ impl Connections {
 
     async fn connect(&self, source: Option<&SourceId>) -> Result<Session, BackendError> {
         let connect = async {
-            let mut session = self.database.connect(self.response_limit).await?;
+            let connect = self
+                .servers
+                .connect(self.connect_limit, self.response_limit);
+            let mut session = connect.await?;
             if let Some(source) = source {
                 let id = session.source(&source.candidate()).await?;
                 source.saw(&id);

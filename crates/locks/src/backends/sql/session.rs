@@ -40,6 +40,8 @@ struct Statements {
     read: &'static str,
     /// The id of the source, unless there is one.
     store_source: &'static str,
+    /// Fails if the server refuses writes.
+    check_writable: &'static str,
 }
 
 /// Evaluates an expression with the connection, of whichever database.
@@ -80,6 +82,12 @@ impl Session {
             Self::Postgres(_) => &postgres::STATEMENTS,
             Self::Sqlite(_) => &sqlite::STATEMENTS,
         }
+    }
+
+    /// Fails if the server refuses writes.
+    pub(super) async fn check_writable(&mut self) -> Result<()> {
+        let check = self.statements().check_writable;
+        with_connection!(self, connection => connection.execute(check).await.map(drop))
     }
 
     /// Acquires the lock if it is free, expired, or held by this nonce. Returns its row after that.

@@ -9,11 +9,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlx::Executor;
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::connections::{Database, Servers};
 use super::session::postgres::CHANNEL;
 use crate::shared::lock::lock;
 use crate::shared::retry::Backoff;
@@ -50,10 +51,11 @@ impl Subscription {
 }
 
 impl WakeUps {
-    pub(super) fn new(options: PgConnectOptions, limit: Duration) -> Self {
+    /// For servers of PostgreSQL.
+    pub(super) fn new(servers: Servers, limit: Duration) -> Self {
         Self {
             channel: Channel {
-                options,
+                servers,
                 limit,
                 topics: Topics::default(),
                 listening: watch::Sender::new(false),
@@ -96,7 +98,7 @@ impl std::fmt::Debug for WakeUps {
 
 #[derive(Clone)]
 struct Channel {
-    options: PgConnectOptions,
+    servers: Servers,
     limit: Duration,
     topics: Topics,
     listening: watch::Sender<bool>,
@@ -116,10 +118,13 @@ impl Channel {
 
     async fn listen(&self, backoff: &mut Backoff) -> sqlx::Result<()> {
         let late = |_| sqlx::Error::PoolTimedOut;
+        let Database::Postgres(options) = self.servers.reached() else {
+            return Err(sqlx::Error::Configuration("another database".into()));
+        };
         // The listener takes its connection from a pool. This one opens nothing in the background.
         let pool = PgPoolOptions::new().max_connections(1).max_lifetime(None);
         let pool = pool.idle_timeout(None).acquire_timeout(self.limit);
-        let pool = pool.connect_lazy_with(self.options.clone());
+        let pool = pool.connect_lazy_with(options.clone());
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.eager_reconnect(false);
         let listen = listener.listen(CHANNEL);

@@ -12,6 +12,7 @@ use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
+use crate::sql::hosts::Hosts;
 use crate::sql::migration::{self, Exclusion, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
 use crate::sql::statement::{Statement, fetch, trusted};
@@ -70,7 +71,7 @@ fn options(url: &str) -> Result<MySqlConnectOptions, String> {
 /// The server, and the settings of its sessions.
 #[derive(Debug, Clone)]
 pub(crate) struct MySqlServer {
-    options: MySqlConnectOptions,
+    hosts: Hosts<MySqlConnectOptions>,
     session: SqlStr,
 }
 
@@ -79,7 +80,7 @@ impl MySqlServer {
         let lock = pool::lock_wait_seconds(store.wait_limit);
         let statement = pool::statement_limit(store.wait_limit).as_millis();
         Ok(Self {
-            options: options(url)?,
+            hosts: Hosts::new(url, store.wait_limit, options)?,
             session: session(lock, statement),
         })
     }
@@ -88,13 +89,13 @@ impl MySqlServer {
     pub(crate) fn prompt(self) -> Self {
         Self {
             session: trusted(format!("{}; {PROMPT}", self.session.as_str())),
-            options: self.options,
+            hosts: self.hosts,
         }
     }
 
     pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
         Ok(Self {
-            options: options(url)?,
+            hosts: Hosts::new(url, migration::CONNECT_LIMIT, options)?,
             session: session(pool::lock_wait_seconds(migration::LOCK_LIMIT), 0),
         })
     }
@@ -111,9 +112,15 @@ impl Server for MySqlServer {
     fetch!(query);
 
     async fn open(&self) -> sqlx::Result<MySqlConnection> {
-        let mut connection = self.options.connect().await?;
-        connection.execute(self.session.clone()).await?;
-        Ok(connection)
+        let open = |options: MySqlConnectOptions, others| async move {
+            let mut connection = options.connect().await?;
+            connection.execute(self.session.clone()).await?;
+            if others {
+                connection.execute(Self::CHECK_WRITABLE).await?;
+            }
+            Ok(connection)
+        };
+        self.hosts.open(open).await
     }
 
     async fn run(connection: &mut MySqlConnection, statement: &'static str) -> sqlx::Result<()> {
@@ -166,8 +173,9 @@ impl MigrationServer for MySqlServer {
     }
 
     fn explain(&self, error: &MigrateError) -> String {
-        let server = format!("{}:{}", self.options.get_host(), self.options.get_port());
-        let database = self.options.get_database().unwrap_or_default();
+        let options = self.hosts.reached();
+        let server = format!("{}:{}", options.get_host(), options.get_port());
+        let database = options.get_database().unwrap_or_default();
         let create_database = format!("CREATE DATABASE `{database}` CHARACTER SET utf8mb4");
         migration::explain_server(error, &server, &create_database)
     }

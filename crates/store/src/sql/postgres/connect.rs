@@ -10,6 +10,7 @@ use sqlx::{ConnectOptions, Executor, PgConnection, Postgres, SqlStr};
 use super::requirements::refusals;
 use crate::StoreOptions;
 use crate::sql::dialect::Dialect;
+use crate::sql::hosts::Hosts;
 use crate::sql::migration::{self, Exclusion, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
 use crate::sql::statement::{Statement, fetch, query, trusted};
@@ -47,7 +48,7 @@ fn options(url: &str) -> Result<PgConnectOptions, String> {
 /// The server, and the settings of its sessions.
 #[derive(Debug, Clone)]
 pub(crate) struct PostgresServer {
-    options: PgConnectOptions,
+    hosts: Hosts<PgConnectOptions>,
     session: SqlStr,
 }
 
@@ -56,7 +57,7 @@ impl PostgresServer {
         // Bounds everything that is not a lock.
         let statement = pool::statement_limit(store.wait_limit);
         Ok(Self {
-            options: options(url)?,
+            hosts: Hosts::new(url, store.wait_limit, options)?,
             session: session(store.wait_limit.max(Duration::from_millis(1)), statement),
         })
     }
@@ -66,13 +67,13 @@ impl PostgresServer {
         let (session, limit) = (self.session.as_str(), PROMPT_LIMIT.as_millis());
         Self {
             session: trusted(format!("{session}; SET lock_timeout = {limit}")),
-            options: self.options,
+            hosts: self.hosts,
         }
     }
 
     pub(crate) fn for_migration(url: &str) -> Result<Self, String> {
         Ok(Self {
-            options: options(url)?,
+            hosts: Hosts::new(url, migration::CONNECT_LIMIT, options)?,
             session: session(migration::LOCK_LIMIT, Duration::ZERO),
         })
     }
@@ -92,9 +93,15 @@ impl Server for PostgresServer {
     fetch!(query::<Postgres>);
 
     async fn open(&self) -> sqlx::Result<PgConnection> {
-        let mut connection = self.options.connect().await?;
-        connection.execute(self.session.clone()).await?;
-        Ok(connection)
+        let open = |options: PgConnectOptions, others| async move {
+            let mut connection = options.connect().await?;
+            connection.execute(self.session.clone()).await?;
+            if others {
+                connection.execute(Self::CHECK_WRITABLE).await?;
+            }
+            Ok(connection)
+        };
+        self.hosts.open(open).await
     }
 
     async fn run(connection: &mut PgConnection, statement: &'static str) -> sqlx::Result<()> {
@@ -164,7 +171,7 @@ impl MigrationServer for PostgresServer {
     }
 
     fn explain(&self, error: &MigrateError) -> String {
-        let options = &self.options;
+        let options = self.hosts.reached();
         let server = format!("{}:{}", options.get_host(), options.get_port());
         let database = options.get_database().unwrap_or(options.get_username());
         let create_database = format!("CREATE DATABASE \"{database}\" ENCODING 'UTF8'");

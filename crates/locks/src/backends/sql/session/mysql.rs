@@ -47,6 +47,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         FROM distributed_lock WHERE name = ?"
     ),
     store_source: "INSERT IGNORE INTO distributed_lock_source VALUES (1, ?)",
+    check_writable: "START TRANSACTION READ WRITE; ROLLBACK",
 };
 
 /// Connects, and bounds what a statement may take: the server ends one that has lost its client.

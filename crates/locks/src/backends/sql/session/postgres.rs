@@ -75,6 +75,10 @@ pub(super) const STATEMENTS: Statements = Statements {
         FROM distributed_lock, clock WHERE name = $1"
     ),
     store_source: "INSERT INTO distributed_lock_source VALUES (1, $1) ON CONFLICT DO NOTHING",
+    check_writable: "DO $$ BEGIN
+        IF current_setting('transaction_read_only')::boolean THEN
+            RAISE read_only_sql_transaction;
+        END IF; END $$",
 };
 
 /// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.

@@ -67,6 +67,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         FROM distributed_lock WHERE name = ?"
     ),
     store_source: "INSERT OR IGNORE INTO distributed_lock_source VALUES (1, ?, 0)",
+    check_writable: "BEGIN IMMEDIATE; ROLLBACK",
 };
 
 /// Parameters: how long after its expiry the lock of a dead holder is removed, how many rows at most.
