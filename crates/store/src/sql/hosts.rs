@@ -107,7 +107,14 @@ impl<O: Clone> Hosts<O> {
         let first = self.reached.load(Ordering::Relaxed);
         let mut refusals = Vec::new();
         for server in (first..first + count).map(|server| server % count) {
-            let opened = timeout(self.limit, open(self.servers[server].clone(), true)).await;
+            let opened = {
+                let _passing = Passing {
+                    reached: &self.reached,
+                    from: server,
+                    to: (server + 1) % count,
+                };
+                timeout(self.limit, open(self.servers[server].clone(), true)).await
+            };
             match opened.unwrap_or(Err(Error::PoolTimedOut)) {
                 Ok(connection) => {
                     self.reached.store(server, Ordering::Relaxed);
@@ -119,6 +126,21 @@ impl<O: Clone> Hosts<O> {
         let refusals = refusals.join("; ");
         let cause = format!("no server of the URL accepts writes: {refusals}");
         Err(io::Error::new(io::ErrorKind::ConnectionRefused, cause).into())
+    }
+}
+
+/// Lets the next attempt begin with the next server, also if this one is given up before its end.
+struct Passing<'a> {
+    reached: &'a AtomicUsize,
+    from: usize,
+    to: usize,
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        // Another attempt may have reached a server meanwhile.
+        let (reached, from, to) = (self.reached, self.from, self.to);
+        let _ = reached.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -174,6 +196,20 @@ mod tests {
         assert_eq!(hosts.reached(), "mysql://b/s");
         hosts.clone().open(open).await.unwrap();
         assert_eq!(begin.elapsed(), Duration::from_secs(1), "it is tried first");
+    }
+
+    /// A check of readiness waits for less time than a silent server may take.
+    #[tokio::test(start_paused = true)]
+    async fn attempt_that_is_given_up_leads_to_the_next_server() {
+        let hosts = hosts(3);
+        let open = async |url: String, _| match url.as_str() {
+            "mysql://b/s" => Ok(()),
+            _ => std::future::pending().await,
+        };
+        let first = timeout(Duration::from_millis(1), hosts.open(open));
+        first.await.unwrap_err();
+        let second = timeout(Duration::from_millis(1), hosts.open(open));
+        second.await.unwrap().unwrap();
     }
 
     #[tokio::test(start_paused = true)]

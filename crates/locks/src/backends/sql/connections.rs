@@ -124,7 +124,15 @@ impl Servers {
                 session.check_writable().await?;
                 Ok(session)
             };
-            match timeout(limit, connect).await {
+            let connected = {
+                let _passing = Passing {
+                    reached: &self.reached,
+                    from: server,
+                    to: (server + 1) % count,
+                };
+                timeout(limit, connect).await
+            };
+            match connected {
                 Ok(Ok(session)) => {
                     self.reached.store(server, Ordering::Relaxed);
                     return Ok(session);
@@ -134,6 +142,21 @@ impl Servers {
             }
         }
         Err(refusal)
+    }
+}
+
+/// Lets the next attempt begin with the next server, also if this one is given up before its end.
+struct Passing<'a> {
+    reached: &'a AtomicUsize,
+    from: usize,
+    to: usize,
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        // Another attempt may have reached a server meanwhile.
+        let (reached, from, to) = (self.reached, self.from, self.to);
+        let _ = reached.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
