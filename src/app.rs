@@ -75,7 +75,7 @@ impl Replica {
             limits.wait_limit_ms,
             limits.unknown_outcome_limit(),
         );
-        let writes = WritePool::new(limits.max_in_flight as usize);
+        let writes = WritePool::new(limits.max_in_flight as usize, config.service.shard);
         let scheduler = Scheduler::new(
             Arc::clone(&store) as _,
             &policy,

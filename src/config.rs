@@ -12,6 +12,7 @@ use clap::{Arg, ArgMatches, Args, Command, ValueEnum};
 
 use crate::telemetry::Collector;
 use stocklock_core::plan::LAST_MOMENT;
+use stocklock_core::stock::Shard;
 use stocklock_core::strategy::{Available, Dependency, Strategy, Tier};
 use stocklock_store::OTHER_CONNECTIONS;
 
@@ -87,6 +88,11 @@ pub struct ServiceConfig {
     /// The addresses.
     #[command(flatten)]
     pub addresses: Addresses,
+
+    /// Which SKUs this deployment has, if several divide them: `2/3` is the second of three. It refuses
+    /// all others
+    #[arg(long, env, value_name = "K/N", default_value_t = Shard::WHOLE)]
+    pub shard: Shard,
 
     /// Name of this replica in the X-Replica header [default: host name and process id]
     #[arg(long, env, value_name = "NAME", value_parser = replica_id)]
@@ -240,6 +246,11 @@ impl Config {
         }
         if self.services.zookeeper_auth.is_some() && self.services.zookeeper_connect.is_none() {
             let problem = "ZOOKEEPER_AUTH: it needs ZOOKEEPER_CONNECT, which is not set";
+            return Err(problem.to_owned());
+        }
+        if mode == Mode::Lab && self.service.shard.is_part() {
+            let problem =
+                "SHARD: the lab has all SKUs; only `stocklock serve` can have a part of them";
             return Err(problem.to_owned());
         }
         let strategy = self.service.strategy;

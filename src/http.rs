@@ -57,6 +57,7 @@ mod probes;
 mod respond;
 mod reverse;
 mod set_level;
+mod shards;
 mod strategies;
 mod webhooks;
 

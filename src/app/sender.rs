@@ -206,6 +206,9 @@ impl Delivery<'_> {
     }
 
     fn wants(&self, event: &Event) -> bool {
+        if !self.api.config.service.shard.has(&event.movement.sku) {
+            return false;
+        }
         let name = event_type(&event.movement.kind);
         let mut types = self.webhook.types.split(',');
         self.webhook.types.is_empty() || types.any(|wanted| wanted == name || wanted == "stock.*")
@@ -221,8 +224,15 @@ impl Delivery<'_> {
 
     async fn send(&self, events: Vec<Event>, end: EventCursor) -> Result<(), Problem> {
         let webhook = &self.webhook;
+        // After a deployment was divided, both parts have the same webhook and the same positions.
+        let shard = self.api.config.service.shard;
+        let shard = if shard.is_part() {
+            format!("_{shard}").replace('/', ".")
+        } else {
+            String::new()
+        };
         let id = format!(
-            "msg_{}_{}_{}_{}",
+            "msg_{}_{}_{}_{}{shard}",
             webhook.id.simple(),
             webhook.revision,
             webhook.position.to_string().replace(';', "."),

@@ -95,7 +95,7 @@ pub(super) async fn audit(
     Path(sku): Path<String>,
     _: StrictQuery<NoFields>,
 ) -> Result<Json<SkuAudit>, ApiError> {
-    let sku = known_sku(sku)?;
+    let sku = known_sku(&api, sku)?;
     let audits = api.store.audit(&sku).await?;
     if audits.is_empty() {
         return Err(StockError::UnknownSku.into());
@@ -134,8 +134,12 @@ pub(super) async fn audit_all(
 }
 
 async fn next_line(api: &Api, audits: &mut AllAudits) -> Result<Option<String>, StoreError> {
-    let Some((sku, audits)) = audits.next().await? else {
-        return Ok(None);
+    let (sku, audits) = loop {
+        match audits.next().await? {
+            Some((sku, audits)) if api.shard().has(&sku) => break (sku, audits),
+            Some(_) => {}
+            None => return Ok(None),
+        }
     };
     if let Ok(audits) = &audits {
         api.metrics.audited(&sku, audits);

@@ -150,6 +150,7 @@ impl From<&StockError> for ApiError {
             | StockError::UnknownOperation
             | StockError::UnknownLine { .. } => StatusCode::NOT_FOUND,
             StockError::KeyRequired => StatusCode::BAD_REQUEST,
+            StockError::WrongShard(_) => StatusCode::MISDIRECTED_REQUEST,
             StockError::Lines(lines) => match lines.first() {
                 Some(first) => Self::from(&first.error).status,
                 None => return Self::internal(with_sources(error)),

@@ -186,6 +186,7 @@ struct Reader {
 impl Reader {
     fn new(api: Arc<Api>, query: EventQuery, headers: &HeaderMap) -> Result<Self, ApiError> {
         let followers = api.followers.as_ref().ok_or_else(are_off)?;
+        api.check_shard(&query.sku)?;
         let follower = followers.join().ok_or_else(|| {
             let detail = "too many requests follow the events";
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail).retry_after(1)
@@ -227,6 +228,7 @@ impl Reader {
                 }
             };
             self.after = Some(cursor);
+            events.retain(|event| api.shard().has(&event.movement.sku));
             if let Some(wanted) = &self.kind {
                 events.retain(|event| event.movement.kind == *wanted);
             }

@@ -77,7 +77,9 @@ async fn page(
     let after = LevelCursor::names(after.as_ref());
     let levels = api.store.levels(after, PageSize::MAX).await?;
     let last = levels.last().map(LevelCursor::from);
-    let lines = levels.into_iter().map(|level| {
+    let levels = levels.into_iter();
+    let own = levels.filter(|level| api.shard().has(&level.sku));
+    let lines = own.map(|level| {
         let line = serde_json::to_string(&LevelBody::from(level));
         line.expect("texts and numbers make JSON") + "\n"
     });

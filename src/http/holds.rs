@@ -257,6 +257,7 @@ pub(super) async fn list(
         (None, Some(_)) => return Err(ApiError::invalid("warehouse: send the sku, too")),
         (None, None) => None,
     };
+    api.check_shard(level.iter().map(|(sku, _)| sku))?;
     let after = query
         .cursor
         .map(|text| cursor(&text).ok_or_else(bad_cursor));
@@ -275,6 +276,7 @@ pub(super) async fn list(
         };
         format!("v1;{end};{};{}", last.hold, last.line)
     });
+    open.retain(|one| api.shard().has(&one.sku));
     Ok(Json(HoldPage {
         holds: open.into_iter().map(OpenHoldBody::from).collect(),
         next_cursor,

@@ -332,7 +332,12 @@ async fn read(
         let recorded = recorded.get(key.as_str());
         let row = row.and_then(|row| row.operation(caller, key, api.deadline()));
         let Some(movement) = recorded else {
-            let todo = row.map_err(Err);
+            // A dry run makes no change that would be refused.
+            let own = |row: Operation| {
+                api.check_shard(row.lines.iter().map(|line| &line.sku))?;
+                Ok(row)
+            };
+            let todo = row.and_then(own).map_err(Err);
             return Ok(Row { number, todo });
         };
         let is_same = |row: Operation| row.idempotency.map(|key| key.hash) == movement.request_hash;

@@ -17,7 +17,8 @@ use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, BatchJson, NoFields, StrictQuery, objects, openapi};
 use crate::access::Grant;
 use stocklock_core::stock::{
-    LevelCursor, MAX_NAME_CHARS, Revision, Sku, StockError, StockLevel, Warehouse, is_name_char,
+    LevelCursor, MAX_NAME_CHARS, Revision, Shard, Sku, StockError, StockLevel, Warehouse,
+    is_name_char,
 };
 
 /// The level of a SKU in a warehouse.
@@ -115,9 +116,10 @@ impl TryFrom<String> for Prefix {
 const MAX_READ: usize = 10_000;
 
 impl PageQuery {
-    fn matches(&self, level: &StockLevel) -> bool {
+    fn matches(&self, shard: Shard, level: &StockLevel) -> bool {
         let of_warehouse = self.warehouse.as_ref();
-        of_warehouse.is_none_or(|warehouse| level.warehouse == *warehouse)
+        shard.has(&level.sku)
+            && of_warehouse.is_none_or(|warehouse| level.warehouse == *warehouse)
             && (self.available_max).is_none_or(|most| level.available() <= most)
     }
 
@@ -129,7 +131,12 @@ impl PageQuery {
     ) -> Result<(Vec<StockLevel>, Option<LevelCursor>), ApiError> {
         let size = self.limit.unwrap_or_default();
         let prefix = self.prefix.as_ref().map_or("", |prefix| &prefix.0);
-        let takes_all = self.warehouse.is_none() && self.available_max.is_none();
+        let (shard, is_filtered) = (
+            api.shard(),
+            self.warehouse.is_some() || self.available_max.is_some(),
+        );
+        // A copied database may have levels of other shards.
+        let takes_all = !is_filtered && !shard.is_part();
         let rows = if takes_all {
             size.rows_to_read()
         } else {
@@ -149,7 +156,7 @@ impl PageQuery {
                     return Ok((found, after));
                 }
                 after = Some((&level).into());
-                if self.matches(&level) {
+                if self.matches(shard, &level) {
                     found.push(level);
                 }
             }
@@ -243,6 +250,7 @@ pub(super) async fn query(
     BatchJson(body): BatchJson<LevelsBody>,
 ) -> Result<Json<Levels>, ApiError> {
     let names = names(body.parse()?, &grant)?;
+    api.check_shard(names.iter().map(|(sku, _)| sku))?;
     let found = api.store.levels_among(&names).await?.into_iter();
     let found = found.map(|level| ((level.sku.clone(), level.warehouse.clone()), level));
     let found: HashMap<_, _> = found.collect();
@@ -300,7 +308,7 @@ pub(super) async fn of_sku(
     StrictQuery(query): StrictQuery<SkuQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let sku = known_sku(sku)?;
+    let sku = known_sku(&api, sku)?;
     let mut levels = read(&api, &sku, query.cached).await?;
     if let Some(warehouse) = query.warehouse {
         levels.retain(|level| level.warehouse == warehouse);
@@ -331,8 +339,10 @@ async fn read(api: &Api, sku: &Sku, cached: bool) -> Result<Vec<StockLevel>, Api
 }
 
 /// The SKU in the path of a read. An invalid SKU answers 404, like a missing one.
-pub(super) fn known_sku(sku: String) -> Result<Sku, ApiError> {
-    Sku::parse(sku).map_err(|_| StockError::UnknownSku.into())
+pub(super) fn known_sku(api: &Api, sku: String) -> Result<Sku, ApiError> {
+    let sku = Sku::parse(sku).map_err(|_| StockError::UnknownSku)?;
+    api.check_shard([&sku])?;
+    Ok(sku)
 }
 
 /// The SKU in the path of a write. An invalid SKU answers 422.

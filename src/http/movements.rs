@@ -144,7 +144,7 @@ pub(super) async fn movements(
     Path(sku): Path<String>,
     StrictQuery(query): StrictQuery<MovementQuery>,
 ) -> Result<Json<MovementPage>, ApiError> {
-    let filter = query.filter(known_sku(sku)?)?;
+    let filter = query.filter(known_sku(&api, sku)?)?;
     let page = api.store.movements(&filter).await?;
     let is_complete = page.movements.is_empty() && page.next.is_none();
     if is_complete && api.store.levels_of(&filter.sku).await?.is_empty() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, IntoResponses, OpenApi, ToResponse, ToSchema};
 
-use super::fields;
 use super::{Access, KeyRing};
+use super::{fields, shards};
 use crate::config::Mode;
 use stocklock_core::strategy::{Available, Dependency, Strategy};
 
@@ -91,6 +91,9 @@ pub(super) fn finished(
                 }
             }
         }
+    }
+    if mode == Mode::Serve {
+        shards::describe(&mut document);
     }
     // A schema would describe the whole stream as one text.
     let events = &mut document["paths"]["/events"]["get"];

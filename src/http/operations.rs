@@ -62,6 +62,14 @@ impl OperationBody {
             movements.retain(|one| one.operation != last);
             movements.extend(api.store.operation(last).await?);
         }
+        let shard = api.shard();
+        if !matches!(of, OperationFilter::Reference { .. })
+            && !movements.iter().any(|one| shard.has(&one.sku))
+        {
+            api.check_shard(movements.iter().map(|one| &one.sku))?;
+        }
+        // What became of the others, their shards know.
+        movements.retain(|one| shard.has(&one.sku));
         movements.sort_by_key(|one| (Reverse(one.operation), one.line));
         let line = movements.iter().find(|one| one.kind == MovementKind::Held);
         let hold = match line {

@@ -38,7 +38,7 @@ use tracing::{Instrument as _, Level, Span, field};
 use uuid::Uuid;
 
 use super::headers::IDEMPOTENCY_KEY;
-use super::{Api, ApiError, browser};
+use super::{Api, ApiError, browser, shards};
 use stocklock_core::trace::TARGET;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -129,6 +129,9 @@ impl Answering {
         }
         if let Err(foreign) = browser::check(self.api.mode, &request) {
             return foreign.into_response();
+        }
+        if let Err(wrong) = shards::check(self.api.shard(), &request) {
+            return wrong.into_response();
         }
         let is_read = request.method().is_safe();
         let routes = if is_read { &self.reads } else { &self.routes };

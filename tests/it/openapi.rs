@@ -235,9 +235,17 @@ fn lab_adds_only_its_routes_and_parameters() {
             let responses = operation["responses"].as_object_mut().expect("responses");
             // The lab also refuses reads with the name of another site.
             responses.retain(|status, _| !["401", "403", "429"].contains(&&**status));
+            // The lab has all SKUs.
+            assert_eq!(responses.remove("421").is_some(), !is_lab);
             if needs_key && responses["503"] == json!({"$ref": "#/components/responses/NoKeysYet"})
             {
                 responses.remove("503");
+            }
+            let parameters = operation.entry("parameters").or_insert(json!([]));
+            if !is_lab {
+                let last = parameters.as_array_mut().and_then(Vec::pop);
+                let expected = json!({"$ref": "#/components/parameters/Sku"});
+                assert_eq!(last, Some(expected));
             }
         }
     }

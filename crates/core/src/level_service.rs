@@ -21,6 +21,7 @@ mod holds;
 mod import;
 mod open_lines;
 mod reclaim;
+mod shards;
 
 pub use answers::{
     Adjusted, AdjustedLine, AdjustedLines, LevelSet, Ordered, OrderedLine, Reversed, ReversedLine,
@@ -185,7 +186,10 @@ impl LevelService {
             .map(|(sku, warehouse)| (sku.clone(), warehouse.clone()))
             .collect();
         let deadline = operation.deadline;
-        let slot = self.writes.admit(&operation.first().sku)?;
+        let slot = match self.admit(&operation).await? {
+            Ok(slot) => slot,
+            Err(made) => return Ok(made),
+        };
         let this = self.clone();
         // Boxed, because the future is large: as part of its caller's it would be copied with each request.
         let write = Box::pin(async move {

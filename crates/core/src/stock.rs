@@ -22,6 +22,7 @@ mod operation_id;
 mod quantity;
 mod remarks;
 mod request_hash;
+mod shard;
 
 pub use audit::Audit;
 pub use change::{Adjustment, LevelChange, Reversal};
@@ -43,3 +44,4 @@ pub use operation::{
 pub use operation_id::OperationId;
 pub use quantity::{InvalidQuantity, Quantity};
 pub use remarks::{Remark, Remarks};
+pub use shard::{Shard, WrongShard};

@@ -47,7 +47,7 @@ impl Deductor {
         let started = Instant::now();
         let admitted = match strategy.known_refusal(&self.context, &deduction) {
             Some(refusal) => Err(refusal),
-            None => self.writes.admit(&deduction.sku),
+            None => self.writes.admit(&deduction.sku, []),
         };
         let slot = admitted.inspect_err(|error| {
             let metrics = &self.context.metrics;

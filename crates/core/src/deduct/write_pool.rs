@@ -1,4 +1,8 @@
-//! The bound on concurrent writes. Each write runs in its own task.
+//! The bound on concurrent writes, and the check that this deployment has their SKUs. Each write runs in its own
+//! task.
+//!
+//! Guarantees: no change of stock is made without a [`WriteSlot`], and a slot is given for SKUs of this
+//! deployment's shard only. So a request that was sent to the wrong deployment can sell nothing.
 //!
 //! Guarantees: one hot SKU gets at most half of the slots, two get a third each, and so on. So there
 //! is always a slot for a SKU that has none.
@@ -8,19 +12,21 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use crate::stock::{Sku, StockError};
+use crate::stock::{Shard, Sku, StockError};
 
 /// The running writes of one replica. Clones share the bound.
 #[derive(Debug, Clone)]
 pub struct WritePool {
     tasks: TaskTracker,
     slots: Arc<Mutex<Slots>>,
+    shard: Shard,
 }
 
 #[derive(Debug)]
@@ -38,23 +44,36 @@ pub struct WriteSlot {
 }
 
 impl WritePool {
-    /// At most `max_in_flight` writes at once.
+    /// At most `max_in_flight` writes at once, of SKUs of `shard`.
     #[must_use]
-    pub fn new(max_in_flight: usize) -> Self {
+    pub fn new(max_in_flight: usize, shard: Shard) -> Self {
         Self {
             tasks: TaskTracker::new(),
             slots: Arc::new(Mutex::new(Slots {
                 free: max_in_flight,
                 taken: HashMap::new(),
             })),
+            shard,
         }
     }
 
-    /// Reserves a slot for a write of `sku`.
+    /// The shard whose SKUs can be written.
+    #[must_use]
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// Reserves a slot for a write of `sku` and `others`. It counts for `sku`.
     ///
     /// # Errors
-    /// [`StockError::Overloaded`] if the SKU has as many slots as are still free, or none is free.
-    pub fn admit(&self, sku: &Sku) -> Result<WriteSlot, StockError> {
+    /// [`StockError::WrongShard`] if one of them belongs to another deployment; [`StockError::Overloaded`] if
+    /// `sku` has as many slots as are still free, or none is free.
+    pub fn admit<'a>(
+        &self,
+        sku: &'a Sku,
+        others: impl IntoIterator<Item = &'a Sku>,
+    ) -> Result<WriteSlot, StockError> {
+        self.shard.check(iter::once(sku).chain(others))?;
         let mut slots = lock(&self.slots);
         let taken = slots.taken.get(sku).copied().unwrap_or(0);
         if taken >= slots.free {
@@ -159,41 +178,41 @@ mod tests {
 
     #[tokio::test]
     async fn write_keeps_its_slot_after_its_caller_has_left() {
-        let pool = WritePool::new(1);
+        let pool = WritePool::new(1, Shard::WHOLE);
         let sku = Sku::parse("a").expect("a valid SKU");
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
-        let slot = pool.admit(&sku).expect("a free slot");
+        let slot = pool.admit(&sku, []).expect("a free slot");
         let write = async move {
             ended.await.expect("the test ends the write");
             Ok(())
         };
         let answer = pool.run(slot, Instant::now(), write).await;
         assert!(matches!(answer, Err(StockError::OutcomeUnknown { .. })));
-        assert!(pool.admit(&sku).is_err());
+        assert!(pool.admit(&sku, []).is_err());
         end.send(()).expect("the write runs");
         pool.drained().await;
-        assert!(pool.admit(&sku).is_ok());
+        assert!(pool.admit(&sku, []).is_ok());
     }
 
     /// It may have committed before.
     #[tokio::test]
     async fn write_that_panics_has_an_unknown_outcome() {
-        let pool = WritePool::new(1);
+        let pool = WritePool::new(1, Shard::WHOLE);
         let sku = Sku::parse("a").expect("a valid SKU");
-        let slot = pool.admit(&sku).expect("a free slot");
+        let slot = pool.admit(&sku, []).expect("a free slot");
         let later = Instant::now() + std::time::Duration::from_mins(1);
         let write = async { panic!("a defect") };
         let answer = pool.run::<()>(slot, later, write).await;
         assert!(matches!(answer, Err(StockError::OutcomeUnknown { .. })));
-        assert!(pool.admit(&sku).is_ok());
+        assert!(pool.admit(&sku, []).is_ok());
     }
 
     #[test]
     fn hot_skus_leave_slots_for_others() {
-        let pool = WritePool::new(12);
+        let pool = WritePool::new(12, Shard::WHOLE);
         let fill = |name: &str| {
             let sku = Sku::parse(name).expect("a valid SKU");
-            std::iter::from_fn(|| pool.admit(&sku).ok()).collect::<Vec<_>>()
+            std::iter::from_fn(|| pool.admit(&sku, []).ok()).collect::<Vec<_>>()
         };
         let hot = fill("hot");
         let warm = fill("warm");
@@ -202,5 +221,18 @@ mod tests {
         drop((hot, warm, cold));
         assert!(lock(&pool.slots).taken.is_empty());
         assert_eq!(fill("hot").len(), 6);
+    }
+
+    #[test]
+    fn write_of_another_shard_gets_no_slot() {
+        let pool = WritePool::new(12, "1/2".parse().expect("a shard"));
+        let skus = (0..20).map(|number| Sku::parse(format!("s{number}")).expect("a SKU"));
+        let (own, foreign): (Vec<_>, Vec<_>) = skus.partition(|sku| pool.shard().has(sku));
+        assert!(pool.admit(&own[0], &own).is_ok());
+        for (sku, others) in [(&foreign[0], &own), (&own[0], &foreign)] {
+            let refused = pool.admit(sku, others).map(|_| ());
+            assert!(matches!(refused, Err(StockError::WrongShard(_))));
+        }
+        assert!(lock(&pool.slots).taken.is_empty());
     }
 }

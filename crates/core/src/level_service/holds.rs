@@ -174,7 +174,7 @@ impl LevelService {
     }
 
     /// The answer to an earlier request with this key, for a level of this SKU.
-    async fn first_answer(
+    pub(super) async fn first_answer(
         &self,
         sku: &Sku,
         id: OperationId,
@@ -294,6 +294,7 @@ impl LevelService {
         hold: OperationId,
         lasts: Option<i64>,
     ) -> Result<Vec<OpenHold>, StockError> {
+        self.check_hold(hold).await?;
         let open = self.store.extend(hold, lasts).await?;
         if open.iter().any(|one| !one.is_due) {
             return Ok(open);

@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout_at};
 use super::{Changed, DELETE_WAIT, LevelService};
 use crate::ports::AttemptOutcome;
 use crate::stock::{
-    Change, HoldFilter, Line, OpenHold, Operation, RefusedLine, Sku, StockError, StockLevel,
-    Warehouse,
+    Change, HoldCursor, HoldFilter, Line, OpenHold, Operation, RefusedLine, Sku, StockError,
+    StockLevel, Warehouse,
 };
 
 /// For how long it is remembered that a level has no due hold.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MAX_LEVELS: usize = 10_000;
 
 /// How many holds end in one transaction.
-const AT_ONCE: u32 = 256;
+pub(super) const AT_ONCE: u32 = 256;
 
 type Level = (Sku, Warehouse);
 
@@ -33,6 +33,8 @@ pub(super) struct Reclaims {
     none_due: Mutex<HashMap<Level, Found>>,
     /// One look-up for all that wait for the same level. No level waits for another.
     turns: Mutex<HashMap<Level, Turn>>,
+    /// Up to here, due holds belong to other shards.
+    foreign: Mutex<Option<HoldCursor>>,
 }
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
@@ -68,6 +70,14 @@ impl Reclaims {
         if none_due.len() < MAX_LEVELS {
             none_due.insert(level, found);
         }
+    }
+
+    pub(super) fn foreign(&self) -> Option<HoldCursor> {
+        *self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn skip_foreign(&self, last: HoldCursor) {
+        *self.foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
     }
 
     fn turn(&self, level: &Level) -> Turn {
@@ -144,7 +154,7 @@ impl LevelService {
             return Ok(found.is_worth_another(units, since));
         }
         let at = Instant::now();
-        let due = self.due(Some(level.clone())).await?;
+        let due = self.due(Some(level.clone()), None).await?;
         if !due.is_empty() {
             return match self.expire(due, deadline, "sale").await {
                 // The next attempt sees what has become of them.
@@ -171,7 +181,7 @@ impl LevelService {
     /// # Cancel safety
     /// As [`LevelService::reclaim`].
     pub async fn expire_due(&self, deadline: Instant) -> Result<usize, StockError> {
-        let due = self.due(None).await?;
+        let due = self.due_of_shard().await?;
         let mut levels: HashMap<_, Vec<_>> = HashMap::new();
         for hold in due {
             let level = (hold.sku.clone(), hold.warehouse.clone());
@@ -185,10 +195,14 @@ impl LevelService {
         ended
     }
 
-    async fn due(&self, level: Option<(Sku, Warehouse)>) -> Result<Vec<OpenHold>, StockError> {
+    pub(super) async fn due(
+        &self,
+        level: Option<(Sku, Warehouse)>,
+        after: Option<HoldCursor>,
+    ) -> Result<Vec<OpenHold>, StockError> {
         let filter = HoldFilter {
             level,
-            after: None,
+            after,
             only_due: true,
             limit: AT_ONCE,
         };
@@ -207,7 +221,7 @@ impl LevelService {
             return Ok(0);
         };
         let level = (first.sku.clone(), first.warehouse.clone());
-        let slot = self.writes.admit(&level.0)?;
+        let slot = self.writes.admit(&level.0, [])?;
         let ends: Vec<_> = due.into_iter().map(|one| one.expire(deadline)).collect();
         let this = self.clone();
         let write = async move {

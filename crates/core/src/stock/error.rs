@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use super::{InvalidName, MAX_LINES, OperationId, Sku, Warehouse};
+use super::{InvalidName, MAX_LINES, OperationId, Sku, Warehouse, WrongShard};
 
 /// Why stock was not changed, or why the outcome is unknown.
 ///
@@ -15,6 +15,9 @@ pub enum StockError {
     /// The ledger has no operation with that id.
     #[error("no such operation is recorded")]
     UnknownOperation,
+    /// SKUs belong to other deployments.
+    #[error("{0}; nothing was changed")]
+    WrongShard(#[from] WrongShard),
     /// Only holds can be confirmed, released and extended.
     #[error("the operation is not a hold")]
     NotAHold,
@@ -206,6 +209,7 @@ impl StockError {
         match self {
             Self::UnknownSku => "unknown-sku",
             Self::UnknownOperation => "unknown-operation",
+            Self::WrongShard(_) => "wrong-shard",
             Self::NotASale => "not-a-sale",
             Self::NotAHold => "not-a-hold",
             Self::HoldEnded { .. } => "hold-ended",

@@ -99,6 +99,16 @@ pub struct HoldCursor {
     pub line: i64,
 }
 
+impl From<&OpenHold> for HoldCursor {
+    fn from(open: &OpenHold) -> Self {
+        Self {
+            expires_at: open.expires_at,
+            hold: open.hold,
+            line: open.line,
+        }
+    }
+}
+
 /// Whether a hold whose time is over can still be sold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {

@@ -16,8 +16,8 @@ use stocklock_core::model::{
     Decisions, Explorer, Faults, MemoryStore, Task, World, mortal, yield_once,
 };
 use stocklock_core::stock::{
-    Adjustment, Caller, Deducted, Deduction, OperationId, Quantity, Reversal, Sku, StockError,
-    Warehouse,
+    Adjustment, Caller, Deducted, Deduction, OperationId, Quantity, Reversal, Shard, Sku,
+    StockError, Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch};
 use stocklock_core::strategy::{DeductionContext, DeductionRun, Safeguards, Tier};
@@ -163,7 +163,7 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
     }
     let orders = orders(decisions, &scenario, &levels);
     let slots = [2, 5, ENOUGH, ENOUGH][decisions.choose(4)];
-    let pool = WritePool::new(slots);
+    let pool = WritePool::new(slots, Shard::WHOLE);
     let deaths = Arc::new(AtomicU32::new(scenario.deaths));
     let contexts = scenario.contexts(decisions, &store, &counter);
     let buyers = orders.iter().zip(contexts.iter().cycle());
@@ -254,7 +254,7 @@ async fn buy(
     safeguards: Safeguards,
 ) -> Result<Deducted, StockError> {
     yield_once().await;
-    let admitted = pool.admit(&order.sku);
+    let admitted = pool.admit(&order.sku, []);
     let slot = admitted.inspect_err(|_| decisions.note("the write pool refuses"))?;
     let run = DeductionRun::new(&context, strategy, &order, safeguards);
     let answer = run.run().await;

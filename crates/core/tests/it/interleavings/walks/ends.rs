@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::ensure;
 use stocklock_core::deduct::WritePool;
-use stocklock_core::stock::{Deducted, Deduction, Movement, StockError};
+use stocklock_core::stock::{Deducted, Deduction, Movement, Shard, StockError};
 use stocklock_core::strategy::Strategy::{self, RedisLua, RedisWatch};
 use stocklock_core::strategy::Tier;
 
@@ -25,7 +25,7 @@ pub(super) fn unprotected(scenario: &Scenario) -> Option<&'static str> {
 /// The slots that one SKU can have.
 fn free_slots(pool: &WritePool) -> usize {
     let sku = sku(SKU);
-    let admitted = std::iter::from_fn(|| pool.admit(&sku).ok());
+    let admitted = std::iter::from_fn(|| pool.admit(&sku, []).ok());
     admitted.collect::<Vec<_>>().len()
 }
 
@@ -53,7 +53,7 @@ impl State {
             let is_right = self.is_right(*strategy, order, answer, &ledger);
             ensure!(is_right, "{order:?} got {answer:?} in {ledger:?}");
         }
-        let all = free_slots(&WritePool::new(self.slots));
+        let all = free_slots(&WritePool::new(self.slots, Shard::WHOLE));
         ensure!(free_slots(&self.pool) == all, "a slot is not free again");
         match (self.check_levels(&ledger), unprotected(&self.scenario)) {
             (Err(error), None) => Err(error),
