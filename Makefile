@@ -20,7 +20,7 @@ dist:
 testkit:
 	$(CARGO) build --profile dist --locked --package stocklock-testkit
 
-up: services dist ## start two replicas behind nginx, with MariaDB, Redis and ZooKeeper, on this machine
+up: services dist ## start two replicas behind nginx, with MariaDB, Redis and ZooKeeper; ENGINE=sharded: two such deployments
 	@scripts/replicas.sh up
 
 status: ## show which processes of `make up` run, and where

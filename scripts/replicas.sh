@@ -21,6 +21,9 @@ status  prints what runs and where; exit code 1 if something does not run
 down    stops everything and deletes the servers' data; --remove also deletes the logs
   --state DIR     the directory for all files [$TMPDIR/stocklock-replicas-<user id>]
 
+ENGINE=sharded, from the environment, starts two deployments, each with its own MariaDB and --replicas, 1 to 8,
+behind an nginx that finds the one that has the SKU of a request.
+
 The replicas get all settings of the service (see .env.example) from the environment. If
 DATABASE_URL, REDIS_URL or ZOOKEEPER_CONNECT is set, that server is used and no private one started.
 TEXT
@@ -109,51 +112,74 @@ private_servers() {
 processes() {
     local number
     [[ ! $(private_servers) ]] || echo servers
-    for ((number = 1; number <= replicas; number++)); do echo "replica-$number $((port + number))"; done
+    for ((number = 2; number <= shards; number++)); do echo "servers-$number"; done
+    for ((number = 1; number <= shards * replicas; number++)); do echo "replica-$number $((port + number))"; done
     echo "nginx $port"
 }
 
 # What must not change while the processes run.
 settings() {
     local name
-    echo "replicas=$replicas mode=$mode port=$port binary=$binary testkit=$testkit"
+    echo "shards=$shards replicas=$replicas mode=$mode port=$port binary=$binary testkit=$testkit"
     sed -n 's/^# \([A-Z_]*\)=.*/\1/p' "$root/.env.example" | while read -r name; do
         [[ ! ${!name:-} ]] || echo "$name=${!name}"
     done
 }
 
-up_servers() {
+up_servers() { # NAME
+    local names=mariadb
+    [[ $1 != servers ]] || names=$(private_servers)
     # Replicas that still run know the addresses of the old servers.
-    stop_all
+    stop_all "$1"
     # The output has passwords.
-    (umask 077 && : >"$state/servers.json")
-    start servers "" "$state/servers.json" env TMPDIR="$state" "$testkit" up --json \
-        --only "$(private_servers)" --config-dir "$root/deploy"
-    await servers 180 grep -q '}$' "$state/servers.json"
+    (umask 077 && : >"$state/$1.json")
+    start "$1" "" "$state/$1.json" env TMPDIR="$state" "$testkit" up --json \
+        --only "$names" --config-dir "$root/deploy"
+    await "$1" 180 grep -q '}$' "$state/$1.json"
 }
 
 # A field of the line that testkit prints when the servers are ready.
-server() { # NAME FIELD
-    sed -n "s/.*\"$1\":{[^}]*\"$2\":\"\([^\"]*\)\".*/\1/p" "$state/servers.json"
+server() { # NAME FIELD [SERVERS]
+    sed -n "s/.*\"$1\":{[^}]*\"$2\":\"\([^\"]*\)\".*/\1/p" "$state/${3:-servers}.json"
 }
 
 up_replica() { # NAME PORT
+    local shard=$(((${1#replica-} - 1) / replicas + 1)) of_shard=()
+    ((shards == 1)) || of_shard=(SHARD="$shard/$shards")
+    local servers=servers
+    ((shard == 1)) || servers=servers-$shard
     start "$1" "$2" "$state/$1.log" env LISTEN="127.0.0.1:$2" REPLICA_ID="$1" AUTH="${AUTH:-none}" \
-        DATABASE_URL="${DATABASE_URL:-$(server mariadb url)}" \
+        "${of_shard[@]}" DATABASE_URL="${DATABASE_URL:-$(server mariadb url $servers)}" \
         REDIS_URL="${REDIS_URL:-$(server redis url)}" \
         ZOOKEEPER_CONNECT="${ZOOKEEPER_CONNECT:-$(server zookeeper connect)}" "$binary" "$mode"
     await "$1" 60 answers "$2" /readyz
 }
 
 # deploy/nginx.conf with the addresses of this topology.
-up_nginx() {
+nginx_of_one() {
     local number script="s/listen 8080 /listen 127.0.0.1:$port /; /server replica-[2-9]:8080/d"
     script+='; /server replica-1:8080/{h'
     for ((number = 1; number <= replicas; number++)); do
         script+="; g; s/replica-1:8080/127.0.0.1:$((port + number))/p"
     done
-    sed "$script; d}" "$root/deploy/nginx.conf" >"$state/nginx.conf"
-    [[ $(grep -cE '(server|listen) 127\.0\.0\.1:' "$state/nginx.conf") == $((replicas + 1)) ]] ||
+    sed "$script; d}" "$root/deploy/nginx.conf"
+}
+
+# The same for several deployments.
+nginx_of_shards() {
+    local shard number its_port=$port script="s/listen 8080 /listen 127.0.0.1:$port /"
+    for ((shard = 1; shard <= shards; shard++)); do
+        for ((number = 1; number <= replicas; number++)); do
+            its_port=$((its_port + 1))
+            script+="; s/shard-$shard-replica-$number:8080/127.0.0.1:$its_port/"
+        done
+    done
+    "$root/deploy/sharded/nginx.sh" "$shards" "$replicas" | sed "$script"
+}
+
+up_nginx() {
+    if ((shards == 1)); then nginx_of_one; else nginx_of_shards; fi >"$state/nginx.conf"
+    [[ $(grep -cE '(server|listen) 127\.0\.0\.1:' "$state/nginx.conf") == $((shards * replicas + 1)) ]] ||
         fail "deploy/nginx.conf needs servers replica-N:8080 and one \`listen 8080\`"
     mkdir -p "$state/nginx"
     start nginx "$port" "$state/nginx/access.log" nginx -e stderr -p "$state/nginx/" \
@@ -210,10 +236,13 @@ status() {
     return "$result"
 }
 
-# In the reverse order of the start, so that clients stop before their servers.
-stop_all() {
+# In the reverse order of the start, so that clients stop before their servers. NAME: only to this one.
+stop_all() { # [NAME]
     local name
-    tac "$state/processes" | while read -r name _; do stop "$name"; done
+    tac "$state/processes" | while read -r name _; do
+        stop "$name"
+        [[ $name != "${1:-}" ]] || break
+    done
 }
 
 down() {
@@ -225,7 +254,7 @@ down() {
 
 command=${1:-}
 state=${TMPDIR:-/tmp}/stocklock-replicas-$(id -u)
-replicas=2 mode=serve port=18080 binary=$root/target/dist/stocklock testkit= remove=
+shards=1 replicas=2 mode=serve port=18080 binary=$root/target/dist/stocklock testkit= remove=
 while (($# > 1)); do
     case $command$2 in
     up--lab) mode=lab ;;
@@ -246,6 +275,11 @@ done
 [[ $replicas == [1-8] ]] || fail "--replicas needs a number from 1 to 8"
 [[ $port =~ ^[0-9]{4,5}$ ]] && ((port >= 1024 && port <= 32747)) ||
     fail "--port needs a number from 1024 to 32747"
+if [[ $command == up && ${ENGINE:-} == sharded ]]; then
+    [[ ! ${DATABASE_URL:-} ]] || fail "ENGINE=sharded starts a database for each deployment: unset DATABASE_URL"
+    [[ ! ${SHARD:-} && $mode == serve ]] || fail "ENGINE=sharded sets SHARD, which the lab does not have"
+    shards=2
+fi
 state=$(realpath -m "$state")
 binary=$(realpath -m "$binary")
 testkit=$(realpath -m "${testkit:-$(dirname "$binary")/testkit}")

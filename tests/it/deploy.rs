@@ -45,8 +45,9 @@ pub(crate) fn run(command: &mut Command) -> (bool, String, String) {
     (status.success(), text(stdout), text(stderr))
 }
 
-fn docker_compose(variables: &[(&str, &str)]) -> (bool, String, String) {
+fn docker_compose(files: &[&str], variables: &[(&str, &str)]) -> (bool, String, String) {
     let mut command = program("docker-compose");
+    command.args(files.iter().flat_map(|file| ["--file", file]));
     command.args(["--profile", "postgres", "--profile", "prometheus"]);
     // An `.env` beside the compose file must not change the result.
     let empty = NamedTempFile::new().expect("a file");
@@ -59,7 +60,11 @@ fn docker_compose(variables: &[(&str, &str)]) -> (bool, String, String) {
 
 /// The compose file as `docker-compose` reads it, with anchors and variables resolved.
 fn compose() -> Value {
-    let (success, stdout, stderr) = docker_compose(&[("DATABASE_PASSWORD", "secret")]);
+    composed(&["docker-compose.yml"])
+}
+
+fn composed(files: &[&str]) -> Value {
+    let (success, stdout, stderr) = docker_compose(files, &[("DATABASE_PASSWORD", "secret")]);
     assert!(success, "docker-compose config: {stderr}");
     serde_norway::from_str(&stdout).expect("it prints YAML")
 }
@@ -109,7 +114,7 @@ fn seconds(text: &str) -> Duration {
 #[test]
 fn compose_file_is_valid_and_requires_a_password() {
     assert_eq!(services(&compose()).count(), 9);
-    let (success, _, stderr) = docker_compose(&[]);
+    let (success, _, stderr) = docker_compose(&["docker-compose.yml"], &[]);
     assert!(!success);
     assert!(stderr.contains("DATABASE_PASSWORD"), "{stderr}");
 }
@@ -151,6 +156,69 @@ fn environment_of_each_replica_is_a_valid_configuration() {
         assert_eq!(config.service.replica_id.as_ref(), Some(name));
         let url = "mariadb://stocklock:secret@mariadb/stocklock";
         assert_eq!(config.database.url(), url);
+    }
+}
+
+/// Each deployment has its own part and its own database, and nginx knows the names of all replicas.
+#[test]
+fn sharded_compose_file_has_two_complete_deployments() {
+    let compose = composed(&["docker-compose.yml", "deploy/sharded/docker-compose.yml"]);
+    let mut parts = BTreeSet::new();
+    let mut names = BTreeSet::new();
+    let first = &compose["services"]["replica-1"];
+    let replicas = services(&compose).filter(|(name, _)| name.starts_with("replica-"));
+    for (name, replica) in replicas {
+        let environment = replica["environment"].as_object().expect("variables");
+        let value = |name: &str| environment[name].as_str().expect("a text").to_owned();
+        assert_eq!(value("REPLICA_ID"), *name);
+        let host = value("DATABASE_URL").replace("mariadb://stocklock:secret@", "");
+        parts.insert((value("SHARD"), host.replace("/stocklock", "")));
+        let alias = &replica["networks"]["front"]["aliases"][0];
+        names.insert(format!("{}:8080", alias.as_str().expect("a name")));
+        // In all else it is like the first one.
+        for same in [
+            "image",
+            "build",
+            "healthcheck",
+            "deploy",
+            "restart",
+            "stop_grace_period",
+            "ulimits",
+        ] {
+            assert_eq!(replica[same], first[same], "{name}: {same}");
+        }
+        let variables = |replica: &Value| {
+            let all = replica["environment"].as_object().expect("variables");
+            all.keys().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(variables(replica), variables(first), "{name}");
+    }
+    let expected = [("1/2", "mariadb"), ("2/2", "mariadb-2")];
+    let expected = expected.map(|(shard, host)| (shard.to_owned(), host.to_owned()));
+    assert_eq!(parts, BTreeSet::from(expected));
+
+    let script = format!("{ROOT}/deploy/sharded/nginx.sh");
+    let (success, text, stderr) = run(program("sh").args([&script, "2", "3"]));
+    assert!(success, "{stderr}");
+    let servers = text.lines().filter_map(|line| {
+        let server = line.trim().strip_prefix("server ")?.strip_suffix(';')?;
+        server.split(' ').next().map(str::to_owned)
+    });
+    assert_eq!(servers.collect::<BTreeSet<_>>(), names);
+    let entry = compose["services"]["nginx"]["entrypoint"].to_string();
+    assert!(
+        entry.contains("sharded.sh 2 3 /etc/nginx/nginx.conf"),
+        "{entry}"
+    );
+    for volume in [
+        "nginx.conf:/etc/nginx/nginx.conf:ro",
+        "sharded/nginx.sh:/etc/nginx/sharded.sh:ro",
+    ] {
+        let volumes = compose["services"]["nginx"]["volumes"].to_string();
+        assert!(
+            volumes.contains(&format!("{ROOT}/deploy/{volume}")),
+            "{volumes}"
+        );
     }
 }
 

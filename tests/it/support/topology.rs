@@ -38,8 +38,8 @@ impl Topology {
         let variables: Vec<_> = variables.collect();
         // Another program may take a port after the test found it free.
         for _ in 0..3 {
-            // nginx and the two replicas.
-            let topology = Self::prepare(free_ports(3), variables.clone());
+            // nginx, and two replicas of one or two deployments.
+            let topology = Self::prepare(free_ports(5), variables.clone());
             let output = topology.run("up").await;
             if output.status.success() {
                 return topology;
