@@ -92,6 +92,7 @@ mod pages;
 mod replicas;
 mod reversals;
 mod schemathesis;
+mod shards;
 mod sold_out;
 mod store_contract;
 mod strategies;

@@ -31,5 +31,6 @@ pub use stocklock_servers::redis::connect_to_redis;
 pub use stocklock_servers::sql::password;
 pub use stocklock_servers::{
     Backend, Nginx, PrivateServer, Program, Settings, TestDatabase, TestRedis, TestZooKeeper, ask,
+    with_path,
 };
-use stocklock_servers::{installed, redis, sql, supervisor, with_path, zookeeper};
+use stocklock_servers::{installed, redis, sql, supervisor, zookeeper};
