@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::environment::announce;
+use crate::signals;
 
 /// Upper bound on the time until a server answers. An idle machine needs well under a second.
 pub const READY_WITHIN: Duration = Duration::from_mins(1);
@@ -91,6 +92,23 @@ impl Supervisor {
         let mut shell = self.shell();
         shell.server = None;
         shell.send("kill9").map(drop)
+    }
+
+    /// Stops the server and all its processes (`SIGSTOP`), like a machine that is suspended. Returns once no
+    /// thread of them is running.
+    pub async fn freeze(&self) -> Result<()> {
+        let frozen = self.shell().send("freeze")?;
+        let ids: Result<Vec<i32>, _> = frozen.split(' ').map(str::parse).collect();
+        for id in ids? {
+            let id = Pid::from_raw(id).context("not a process id")?;
+            signals::stop(id).await;
+        }
+        Ok(())
+    }
+
+    /// Continues them after [`Self::freeze`] (`SIGCONT`).
+    pub fn thaw(&self) -> Result<()> {
+        self.shell().send("thaw").map(drop)
     }
 
     /// The process of the server, if it was started and not killed.
@@ -208,6 +226,23 @@ pub fn write_file(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
     fs::write(&path, text)?;
     give_to_server(&path)?;
     Ok(path)
+}
+
+/// Writes a configuration file of `deploy/` with what is different for this server. Fails if the file does not
+/// contain a text that is to be replaced.
+pub fn write_deployed(
+    directory: &Path,
+    deployed: &Path,
+    replacements: &[(&str, &str)],
+) -> Result<PathBuf> {
+    let text = fs::read_to_string(deployed);
+    let mut text = text.with_context(|| format!("cannot read {}", deployed.display()))?;
+    for (from, to) in replacements {
+        ensure!(text.contains(from), "{} lacks {from}", deployed.display());
+        text = text.replace(from, to);
+    }
+    let name = deployed.file_name().and_then(OsStr::to_str);
+    write_file(directory, name.context("not a file")?, &text)
 }
 
 /// Runs a command to its end. An error contains its output.
