@@ -14,6 +14,8 @@ needed=(
     "Galera, and rsync, which copies a node|/usr/lib/galera/libgalera_smm.so rsync|galera-4 rsync"
     "PostgreSQL|postgres initdb|postgresql"
     "PgBouncer|pgbouncer|pgbouncer"
+    "Patroni, with etcd|patroni etcd|patroni etcd-server"
+    "HAProxy|haproxy|haproxy"
     "Redis|redis-server|redis-server"
     "ZooKeeper|java /usr/share/java/zookeeper.jar|zookeeper default-jre-headless"
     "Apache Curator|/usr/share/java/curator-recipes.jar /usr/share/java/bsh.jar|libcurator-recipes-java bsh"
