@@ -20,8 +20,8 @@ dist:
 testkit:
 	$(CARGO) build --profile dist --locked --package stocklock-testkit
 
-up: services dist ## start two replicas behind nginx, with MariaDB, Redis and ZooKeeper; ENGINE=sharded: two such deployments
-	@scripts/replicas.sh up
+up: services dist ## start two replicas behind nginx, with Redis, ZooKeeper and MariaDB; ENGINE=galera, patroni, sharded
+	@ENGINE=$(ENGINE) scripts/replicas.sh up
 
 status: ## show which processes of `make up` run, and where
 	@scripts/replicas.sh status

@@ -21,11 +21,13 @@ status  prints what runs and where; exit code 1 if something does not run
 down    stops everything and deletes the servers' data; --remove also deletes the logs
   --state DIR     the directory for all files [$TMPDIR/stocklock-replicas-<user id>]
 
-ENGINE=sharded, from the environment, starts two deployments, each with its own MariaDB and --replicas, 1 to 8,
-behind an nginx that finds the one that has the SKU of a request.
-
 The replicas get all settings of the service (see .env.example) from the environment. If
 DATABASE_URL, REDIS_URL or ZOOKEEPER_CONNECT is set, that server is used and no private one started.
+Without DATABASE_URL, ENGINE is
+  mariadb (the default) or postgres
+  galera or patroni: clusters of three servers behind HAProxy, with the files of deploy/galera and deploy/patroni
+  sharded: two deployments, each with its own MariaDB and --replicas, behind an nginx that finds the one that has
+           the SKU of a request
 TEXT
 }
 
@@ -102,7 +104,7 @@ answers() { # PORT PATH
 # The servers that testkit starts, with commas.
 private_servers() {
     local names=
-    [[ ${DATABASE_URL:-} ]] || names+=,mariadb
+    [[ ${DATABASE_URL:-} ]] || names+=,$engine
     [[ ${REDIS_URL:-} ]] || names+=,redis
     [[ ${ZOOKEEPER_CONNECT:-} ]] || names+=,zookeeper
     echo "${names#,}"
@@ -120,7 +122,7 @@ processes() {
 # What must not change while the processes run.
 settings() {
     local name
-    echo "shards=$shards replicas=$replicas mode=$mode port=$port binary=$binary testkit=$testkit"
+    echo "shards=$shards replicas=$replicas mode=$mode engine=$engine port=$port binary=$binary testkit=$testkit"
     sed -n 's/^# \([A-Z_]*\)=.*/\1/p' "$root/.env.example" | while read -r name; do
         [[ ! ${!name:-} ]] || echo "$name=${!name}"
     done
@@ -149,7 +151,7 @@ up_replica() { # NAME PORT
     local servers=servers
     ((shard == 1)) || servers=servers-$shard
     start "$1" "$2" "$state/$1.log" env LISTEN="127.0.0.1:$2" REPLICA_ID="$1" AUTH="${AUTH:-none}" \
-        "${of_shard[@]}" DATABASE_URL="${DATABASE_URL:-$(server mariadb url $servers)}" \
+        "${of_shard[@]}" DATABASE_URL="${DATABASE_URL:-$(server "$engine" url $servers)}" \
         REDIS_URL="${REDIS_URL:-$(server redis url)}" \
         ZOOKEEPER_CONNECT="${ZOOKEEPER_CONNECT:-$(server zookeeper connect)}" "$binary" "$mode"
     await "$1" 60 answers "$2" /readyz
@@ -254,6 +256,7 @@ down() {
 
 command=${1:-}
 state=${TMPDIR:-/tmp}/stocklock-replicas-$(id -u)
+engine=${ENGINE:-mariadb}
 shards=1 replicas=2 mode=serve port=18080 binary=$root/target/dist/stocklock testkit= remove=
 while (($# > 1)); do
     case $command$2 in
@@ -272,13 +275,15 @@ done
     usage >&2
     exit 2
 }
+[[ $engine == @(mariadb|postgres|galera|patroni|sharded) ]] ||
+    fail "ENGINE needs mariadb, postgres, galera, patroni or sharded"
 [[ $replicas == [1-8] ]] || fail "--replicas needs a number from 1 to 8"
 [[ $port =~ ^[0-9]{4,5}$ ]] && ((port >= 1024 && port <= 32747)) ||
     fail "--port needs a number from 1024 to 32747"
-if [[ $command == up && ${ENGINE:-} == sharded ]]; then
+if [[ $command == up && $engine == sharded ]]; then
     [[ ! ${DATABASE_URL:-} ]] || fail "ENGINE=sharded starts a database for each deployment: unset DATABASE_URL"
     [[ ! ${SHARD:-} && $mode == serve ]] || fail "ENGINE=sharded sets SHARD, which the lab does not have"
-    shards=2
+    engine=mariadb shards=2
 fi
 state=$(realpath -m "$state")
 binary=$(realpath -m "$binary")

@@ -1,6 +1,7 @@
 //! `testkit up`: starts private servers, prints where they are, and ends them with itself. `testkit run`
 //! runs a command with the servers that tests share.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -8,10 +9,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use stocklock_testkit::servers::{PrivateServer, Program, Settings, share};
+use stocklock_testkit::servers::{
+    Cluster, GaleraCluster, NODES, PatroniCluster, PrivateServer, Program, Replication, Settings,
+    deploy, share,
+};
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -36,6 +40,9 @@ enum Command {
 /// closes, or on SIGINT or SIGTERM, it stops the servers, removes their directories and ends with exit
 /// code 0. If `up` is killed, the same happens.
 ///
+/// `galera` and `patroni` are clusters of three MariaDB or PostgreSQL servers behind HAProxy, which has the `url`, with
+/// the files of `deploy/galera` and `deploy/patroni`.
+///
 /// Servers that are not installed are an error: `make services` installs them.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -56,14 +63,41 @@ struct Up {
         long,
         value_name = "SERVERS",
         value_delimiter = ',',
-        default_value = "mariadb,postgres,redis,zookeeper"
+        default_value = "mariadb,postgres,redis,zookeeper",
+        value_parser = Server::parse
     )]
-    only: Vec<Program>,
+    only: Vec<Server>,
 
     /// Run MariaDB and Redis with `mariadb.cnf` and `redis.conf` of this directory, and all servers
     /// with their default sizes. Without it they have the small settings of the tests.
     #[arg(long, value_name = "DIRECTORY")]
     config_dir: Option<PathBuf>,
+}
+
+/// A server, or a cluster.
+#[derive(Debug, Clone, Copy)]
+enum Server {
+    One(Program),
+    Galera,
+    Patroni,
+}
+
+impl Server {
+    fn parse(name: &str) -> Result<Self, String> {
+        match name {
+            "galera" => Ok(Self::Galera),
+            "patroni" => Ok(Self::Patroni),
+            name => Program::from_str(name, false).map(Self::One),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::One(program) => program.name(),
+            Self::Galera => "galera",
+            Self::Patroni => "patroni",
+        }
+    }
 }
 
 /// Run a command with the servers that tests share.
@@ -132,45 +166,47 @@ async fn up(arguments: Up) -> Result<()> {
     if arguments.json {
         let objects = servers
             .iter()
-            .map(|(program, _, object)| (program.name(), object));
+            .map(|(server, _, object)| (server.name(), object));
         println!(
             "{}",
             serde_json::to_string(&objects.collect::<BTreeMap<_, _>>())?
         );
     } else {
-        for (program, _, object) in &servers {
-            println!("{} {object}", program.name());
+        for (server, _, object) in &servers {
+            println!("{} {object}", server.name());
         }
     }
     end.await;
     Ok(())
 }
 
-/// Starts the servers, all at once. Each ends when its handle is dropped.
+/// What ends when it is dropped.
+type Handle = Box<dyn Any + Send>;
+
+/// Starts the servers, all at once.
 async fn start(
-    programs: Vec<Program>,
+    servers: Vec<Server>,
     config_dir: Option<PathBuf>,
-) -> Result<Vec<(Program, PrivateServer, Value)>> {
-    let settings = config_dir.map_or(Settings::Test, Settings::Deployed);
+) -> Result<Vec<(Server, Handle, Value)>> {
     let mut starting = JoinSet::new();
-    for program in programs {
-        let settings = settings.clone();
+    for server in servers {
+        let config_dir = config_dir.clone();
         starting.spawn(async move {
-            let started = PrivateServer::launch(program, &settings, &[]).await;
-            let server = started.with_context(|| program.name())?;
-            let key = if program == Program::ZooKeeper {
-                "connect"
-            } else {
-                "url"
+            let started = match server {
+                Server::One(program) => start_one(program, config_dir).await,
+                Server::Galera => {
+                    let files = config_dir.unwrap_or_else(deploy);
+                    let launched = GaleraCluster::launch(&files).await;
+                    launched.map(started_cluster)
+                }
+                Server::Patroni => {
+                    let files = config_dir.unwrap_or_else(deploy);
+                    let launched = PatroniCluster::launch(&files, Replication::Synchronous).await;
+                    launched.map(started_cluster)
+                }
             };
-            let object = json!({
-                key: server.url(),
-                "port": server.port(),
-                "pid": server.process().as_raw_nonzero(),
-                "version": server.version().await?,
-                "directory": server.directory(),
-            });
-            anyhow::Ok((program, server, object))
+            let (handle, object) = started.with_context(|| server.name())?;
+            anyhow::Ok((server, handle, object))
         });
     }
     let mut started = Vec::new();
@@ -178,6 +214,32 @@ async fn start(
         started.push(server??);
     }
     Ok(started)
+}
+
+async fn start_one(program: Program, config_dir: Option<PathBuf>) -> Result<(Handle, Value)> {
+    let settings = config_dir.map_or(Settings::Test, Settings::Deployed);
+    let server = PrivateServer::launch(program, &settings, &[]).await?;
+    let key = if program == Program::ZooKeeper {
+        "connect"
+    } else {
+        "url"
+    };
+    let object = json!({
+        key: server.url(),
+        "port": server.port(),
+        "pid": server.process().as_raw_nonzero(),
+        "version": server.version().await?,
+        "directory": server.directory(),
+    });
+    Ok((Box::new(server), object))
+}
+
+fn started_cluster<C: Cluster + Send + 'static>(cluster: C) -> (Handle, Value) {
+    let urls: Vec<_> = (0..NODES).map(|node| cluster.url_of(node)).collect();
+    let supervisors = (0..NODES).map(|node| cluster.supervisor(node));
+    let directories: Vec<_> = supervisors.map(|one| one.directory().to_owned()).collect();
+    let object = json!({ "url": cluster.url(), "nodes": urls, "directories": directories });
+    (Box::new(cluster), object)
 }
 
 /// SIGINT and SIGTERM, which no longer end this process.

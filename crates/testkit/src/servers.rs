@@ -10,19 +10,26 @@
 mod certificates;
 mod cluster;
 mod ensemble;
+mod failover;
 mod fresh;
 mod galera;
+mod haproxy;
 mod masters;
+mod patroni;
 mod pgbouncer;
 mod sentinels;
 mod shared;
 
+use std::path::PathBuf;
+
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use ensemble::ZooKeeperEnsemble;
+pub use failover::{Cluster, NODES};
 pub use fresh::{fresh_database, fresh_redis, fresh_zookeeper};
 pub use galera::GaleraCluster;
 pub use masters::{TestMasters, fresh_masters, vote};
+pub use patroni::{PatroniCluster, Replication};
 pub use pgbouncer::PgBouncer;
 pub use sentinels::RedisSentinels;
 pub use shared::share;
@@ -34,3 +41,8 @@ pub use stocklock_servers::{
     with_path,
 };
 use stocklock_servers::{installed, redis, sql, supervisor, zookeeper};
+
+/// The directory of the configuration files that this repository recommends.
+pub fn deploy() -> PathBuf {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy").into()
+}

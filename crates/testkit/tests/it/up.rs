@@ -78,6 +78,26 @@ async fn every_server_runs_until_standard_input_closes() {
     nothing_is_left(&output).await;
 }
 
+/// Clients reach a cluster at its proxy.
+#[tokio::test]
+async fn cluster_runs_until_standard_input_closes() {
+    for name in ["patroni", "galera"] {
+        let (mut up, output) = up(&["--only", name]);
+        let cluster = &output[name];
+        let url: url::Url = cluster["url"].as_str().unwrap().parse().unwrap();
+        let address = ("127.0.0.1", url.port().unwrap());
+        assert!(address.1 < 32_768);
+        TcpStream::connect(address).await.unwrap();
+        assert_eq!(cluster["nodes"].as_array().unwrap().len(), 3);
+        drop(up.stdin.take());
+        assert!(up.wait().unwrap().success());
+        for directory in cluster["directories"].as_array().unwrap() {
+            assert!(!Path::new(directory.as_str().unwrap()).exists());
+        }
+        TcpStream::connect(address).await.unwrap_err();
+    }
+}
+
 #[tokio::test]
 async fn terminated_up_ends_its_servers() {
     let (mut up, output) = up(&["--only", "redis"]);
