@@ -23,8 +23,11 @@ mod write;
 pub(super) use connect::PostgresServer;
 use requirements::complaints;
 
+/// Only a superuser sees the states of standbys; others see that there are some.
 const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
         current_setting('synchronous_standby_names'),
+        coalesce((SELECT 'a standby' FROM pg_stat_replication
+            WHERE coalesce(state, 'streaming') = 'streaming' LIMIT 1), ''),
         current_setting('fsync'), current_setting('full_page_writes')";
 
 impl Dialect for PostgresServer {
@@ -76,10 +79,13 @@ impl Dialect for PostgresServer {
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
-        let found: Vec<(String, String, String, String)> = connection.fetch(SETTINGS, &[]).await?;
+        let found: Vec<(String, String, String, String, String)> =
+            connection.fetch(SETTINGS, &[]).await?;
         let found = found.iter();
         Ok(found
-            .flat_map(|(commit, standbys, fsync, pages)| complaints(commit, standbys, fsync, pages))
+            .flat_map(|(commit, standbys, connected, fsync, pages)| {
+                complaints(commit, standbys, connected, fsync, pages)
+            })
             .collect())
     }
 }

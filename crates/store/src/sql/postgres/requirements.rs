@@ -56,10 +56,11 @@ async fn text(connection: &mut PgConnection, query: &'static str) -> sqlx::Resul
     raw_sql(query).fetch_one(connection).await?.try_get(0)
 }
 
-/// One sentence for each setting under which an acknowledged sale can be lost.
+/// One sentence for each setting under which an acknowledged sale can be lost. `connected` is empty if no standby is.
 pub(super) fn complaints(
     commit: &str,
     standbys: &str,
+    connected: &str,
     fsync: &str,
     full_pages: &str,
 ) -> Vec<String> {
@@ -75,6 +76,12 @@ pub(super) fn complaints(
             "synchronous_commit is {commit}: a sale is acknowledged before the standby has it on \
              disk, so a failover may lose it; set synchronous_commit = on"
         ));
+    } else if standbys.is_empty() && !connected.is_empty() {
+        found.push(
+            "no standby is synchronous: a failover to one loses sales that were acknowledged; set \
+             synchronous_standby_names, with Patroni synchronous_mode = true"
+                .to_owned(),
+        );
     }
     if fsync == "off" {
         found.push("fsync is off: a power cut may destroy the database; set fsync = on".to_owned());
@@ -96,14 +103,21 @@ mod tests {
     #[test]
     fn unsafe_setting_is_reported_with_its_remedy() {
         for (settings, remedies) in [
-            (("on", "", "on", "on"), &[][..]),
-            (("local", "", "on", "on"), &[]),
-            (("remote_apply", "standby", "on", "on"), &[]),
-            (("off", "", "on", "on"), &["synchronous_commit = on"]),
-            (("local", "s", "on", "on"), &["synchronous_commit = on"]),
-            (("on", "", "off", "on"), &["fsync = on"]),
+            (("on", "", "", "on", "on"), &[][..]),
+            (("local", "", "", "on", "on"), &[]),
+            (("remote_apply", "standby", "c", "on", "on"), &[]),
+            (("off", "", "", "on", "on"), &["synchronous_commit = on"]),
             (
-                ("off", "", "off", "off"),
+                ("local", "s", "c", "on", "on"),
+                &["synchronous_commit = on"],
+            ),
+            (
+                ("on", "", "c", "on", "on"),
+                &["synchronous_standby_names, with Patroni synchronous_mode = true"],
+            ),
+            (("on", "", "", "off", "on"), &["fsync = on"]),
+            (
+                ("off", "", "", "off", "off"),
                 &[
                     "synchronous_commit = on",
                     "fsync = on",
@@ -111,8 +125,8 @@ mod tests {
                 ],
             ),
         ] {
-            let (commit, standbys, fsync, full_pages) = settings;
-            let found = complaints(commit, standbys, fsync, full_pages);
+            let (commit, standbys, connected, fsync, full_pages) = settings;
+            let found = complaints(commit, standbys, connected, fsync, full_pages);
             assert_eq!(found.len(), remedies.len(), "{settings:?}: {found:?}");
             for (found, set) in found.iter().zip(remedies) {
                 assert!(found.ends_with(&format!("set {set}")), "{found}");
