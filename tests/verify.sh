@@ -44,7 +44,9 @@ upgrades | upgrades | TEST_MOVEMENTS=2000000 TEST_OLD_BINARY='$target/verify/old
 bulk | imports | TEST_IMPORT_KILLS=50 | bulk::imports:: --skip memory
 bulk | import-rows | TEST_IMPORT_ROWS=1000000 | --test-threads=1 bulk::imports::memory
 bulk | beside-sales | TEST_COUNTS=500 TEST_PACED_ROWS=25000 | --test-threads=1 bulk::beside_sales::
-galera | galera | TEST_STARTS=20 TEST_DECISIONS=100 | --test-threads=1 galera::
+galera | galera | TEST_STARTS=20 TEST_DECISIONS=100 | --test-threads=1 galera:: --skip clusters::
+galera-faults | galera-faults | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 clusters::galera
+patroni | patroni | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 clusters::patroni
 ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::
 locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::

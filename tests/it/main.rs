@@ -48,6 +48,7 @@ mod audits;
 mod bad_input;
 mod browsers;
 mod bulk;
+mod clusters;
 mod commands;
 mod config;
 mod connection_limit;

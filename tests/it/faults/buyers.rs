@@ -17,6 +17,11 @@ use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+mod pauses;
+
+pub(crate) use pauses::Pause;
+use pauses::Sales;
+
 use super::{Answer, KEY, Ledger, SOON, copy, new_key, send, try_send};
 
 /// More units than the buyers of a test can buy.
@@ -36,6 +41,8 @@ pub(crate) enum Keys {
     /// All, for different quantities. The stock is at most [`SCARCE`], so some of them are refused. Half of
     /// them accept a 503 and do not repeat the request.
     AllScarce,
+    /// All. Half of the buyers accept a 503 and do not repeat the request.
+    All,
     /// Every other pair, so that both of two replicas get requests of either kind.
     Half,
     /// The same, and the stock may run out.
@@ -47,8 +54,16 @@ impl Keys {
         match self {
             Self::HalfScarce => 1,
             Self::AllScarce if number % 16 == 15 => MAX_QUANTITY,
-            Self::AllScarce | Self::Half => number % 7 + 1,
+            Self::AllScarce | Self::All | Self::Half => number % 7 + 1,
         }
+    }
+
+    fn are_all(self) -> bool {
+        matches!(self, Self::All | Self::AllScarce)
+    }
+
+    fn may_be_short(self) -> bool {
+        matches!(self, Self::AllScarce | Self::HalfScarce)
     }
 }
 
@@ -87,6 +102,7 @@ struct Market {
     /// How many requests of each buyer have ended.
     ended: Vec<AtomicUsize>,
     sold: AtomicUsize,
+    sales: Mutex<Sales>,
     stop: AtomicBool,
     on_cut: Mutex<OnCut>,
     numbers: AtomicU32,
@@ -135,6 +151,7 @@ impl Buyers {
             ended: orders.iter().map(|_| AtomicUsize::default()).collect(),
             orders,
             sold: AtomicUsize::default(),
+            sales: Mutex::new(Sales::from_now()),
             stop: AtomicBool::default(),
             on_cut: Mutex::new(OnCut::Panic),
             numbers: AtomicU32::default(),
@@ -166,6 +183,16 @@ impl Buyers {
 
     pub(crate) fn sales(&self) -> usize {
         self.market.sold.load(Ordering::SeqCst)
+    }
+
+    /// The next [`Self::longest_pause`] is one of those from now on.
+    pub(crate) fn watch(&self) {
+        *self.market.sales.lock().expect("no panic") = Sales::from_now();
+    }
+
+    /// The longest time between two sales. One that has not ended does not count.
+    pub(crate) fn longest_pause(&self) -> Pause {
+        self.market.sales.lock().expect("no panic").longest
     }
 
     /// Lets a buyer whose request ends without an answer leave from now on.
@@ -200,6 +227,12 @@ impl Purchases {
 
     pub(crate) fn resolved(&self) -> usize {
         self.count(|one| one.resolved)
+    }
+
+    /// How many acknowledged sales the ledger does not have.
+    pub(crate) async fn lost(&self, ledger: &Ledger) -> usize {
+        let recorded = ledger.sold(&self.sku).await;
+        self.count(|one| matches!(&one.end, End::Sold(operation) if !recorded.contains(operation)))
     }
 
     fn count(&self, is_one: impl Fn(&Purchase) -> bool) -> usize {
@@ -237,7 +270,7 @@ impl Purchases {
         let audit = ledger.assert_consistent(sku).await;
         let deltas = movements.iter().map(|it| it.delta);
         assert_eq!(audit.on_hand, deltas.sum::<i64>(), "{sku}");
-        if self.keys == Keys::Half {
+        if !self.keys.may_be_short() {
             assert_eq!(audit.on_hand, PLENTY - audit.sold, "{sku}");
         }
     }
@@ -245,7 +278,7 @@ impl Purchases {
 
 impl Market {
     async fn keep_buying(self: Arc<Self>, buyer: usize) -> Vec<Purchase> {
-        let with_key = self.keys == Keys::AllScarce || (buyer / 2).is_multiple_of(2);
+        let with_key = self.keys.are_all() || (buyer / 2).is_multiple_of(2);
         let mut purchases = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
             let number = self.numbers.fetch_add(1, Ordering::SeqCst);
@@ -264,7 +297,7 @@ impl Market {
 
     async fn buy_with_key(&self, buyer: usize, number: u32) -> reqwest::Result<Purchase> {
         let (key, started) = (new_key(), Instant::now());
-        let gives_up = self.keys == Keys::AllScarce && number.is_multiple_of(2);
+        let gives_up = self.keys.are_all() && number.is_multiple_of(2);
         let (mut at, mut was_unknown, mut last_cut) = (buyer, false, None::<Instant>);
         loop {
             let order = self.order(at, number).header(KEY, &key);
@@ -346,11 +379,11 @@ impl Market {
         });
         if answer.as_ref().is_ok_and(|answer| answer.status == 200) {
             self.sold.fetch_add(1, Ordering::SeqCst);
+            self.sales.lock().expect("no panic").one_more();
             return answer;
         }
         if let Ok(answer) = &answer {
-            let may_be_short = self.keys != Keys::Half;
-            if !(may_be_short && answer.code == SHORT) {
+            if !(self.keys.may_be_short() && answer.code == SHORT) {
                 assert!(answer.asks_for_retry(), "{answer:?}");
                 (self.check_refusal)(answer, started.elapsed());
             }
