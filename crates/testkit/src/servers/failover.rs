@@ -21,8 +21,11 @@ pub trait Cluster: Sync {
     /// What runs a node.
     fn supervisor(&self, node: usize) -> &Supervisor;
 
-    /// Whether a node is the primary now, and commits.
+    /// Whether a node is the primary now.
     fn is_primary(&self, node: usize) -> impl Future<Output = bool>;
+
+    /// Whether it is, and a write of a client is committed there.
+    fn commits(&self, node: usize) -> impl Future<Output = bool>;
 
     /// The node that is the primary now, if the cluster has one.
     fn primary(&self) -> impl Future<Output = Option<usize>> {

@@ -33,7 +33,7 @@ const IS_WHOLE: &str = "BEGIN NOT ATOMIC
 /// The ports of a node: for clients, for the group, and to receive changes and a copy of all data.
 const PORTS: u16 = 4;
 const DATABASE: &str = "stocklock";
-/// What HAProxy and [`GaleraCluster::is_primary`] need.
+/// What HAProxy and [`Cluster::commits`] need.
 const PREPARE: &str = "CREATE USER haproxy; CREATE DATABASE stocklock;
     CREATE DATABASE probe; CREATE TABLE probe.write (id INT PRIMARY KEY, at TIMESTAMP(6))";
 /// Upper bound on the time until all nodes are part of the cluster again.
@@ -151,8 +151,12 @@ impl Cluster for GaleraCluster {
         &self.nodes[node].supervisor
     }
 
-    /// Whether the proxy leads to the node, and a write succeeds there.
     async fn is_primary(&self, node: usize) -> bool {
+        self.commits(node).await
+    }
+
+    /// The proxy must lead to the node.
+    async fn commits(&self, node: usize) -> bool {
         let write = format!(
             "BEGIN NOT ATOMIC
                 IF @@port <> {} THEN SIGNAL SQLSTATE '45000'; END IF;

@@ -166,8 +166,15 @@ impl Cluster for PatroniCluster {
         &self.nodes[node].supervisor
     }
 
-    /// Whether a write is committed there: it is the primary, and a standby has the write.
+    /// Whether its Patroni says so. A frozen one says nothing.
     async fn is_primary(&self, node: usize) -> bool {
+        let answer = self.nodes[node].ask("OPTIONS /primary HTTP/1.0\r\n\r\n");
+        let answer = answer.await.unwrap_or_default();
+        answer.split(' ').nth(1) == Some("200")
+    }
+
+    /// Then a standby has the write.
+    async fn commits(&self, node: usize) -> bool {
         let url = url(self.nodes[node].port, "postgres");
         let written = timeout(ANSWERS_WITHIN, sql::execute(&url, WRITE.to_owned()));
         matches!(written.await, Ok(Ok(())))
@@ -284,6 +291,7 @@ async fn etcd(clients: u16, peers: u16) -> Result<Supervisor> {
     let directory = create_directory("etcd")?;
     let address = |port| format!("http://127.0.0.1:{port}");
     let mut command = server_command("etcd")?;
+    command.arg("--enable-v2");
     command.arg("--data-dir").arg(directory.path().join("data"));
     command.args(["--listen-client-urls", &address(clients)]);
     command.args(["--advertise-client-urls", &address(clients)]);
