@@ -139,6 +139,12 @@ impl Shop {
         .await;
     }
 
+    /// Returns when both replicas are ready.
+    async fn become_ready(&self) {
+        let ready = async || self.are_ready().await == [true; 2];
+        eventually("both replicas are ready", REPLACED_WITHIN, ready).await;
+    }
+
     /// A fault, and everything until the cluster is as before. Each answer must agree with the ledger.
     async fn survives(&self, cluster: &impl Cluster, fault: Fault, round: usize) -> Outage {
         let buyers = self.sell(round).await;
@@ -172,7 +178,7 @@ impl Shop {
         let whole = cluster.is_whole().await;
         whole.unwrap_or_else(|error| panic!("after a {fault:?}: {error:#}"));
         self.sells(round, &buyers).await;
-        assert_eq!(self.are_ready().await, [true; 2]);
+        self.become_ready().await;
         let primary = cluster.primary().await.expect("there is a primary");
         let ledger = Ledger::at(&cluster.url_of(primary));
         for purchases in join_all(buyers.map(Buyers::stop)).await {
@@ -213,8 +219,8 @@ async fn every_fault_is_survived(cluster: &impl Cluster, name: &str) {
     for (round, fault) in faults().into_iter().enumerate() {
         let outage = shop.survives(cluster, fault, round).await;
         println!(
-            "{name}: a {fault:?} stopped sales for {:.1?}",
-            outage.stopped
+            "{name}: a {fault:?} stopped sales for {:.1?}, {:.1?} after a new primary commits",
+            outage.stopped, outage.with_primary
         );
         assert!(outage.with_primary < in_time(SELLS_WITHIN), "{fault:?}");
         outages.push(outage);
