@@ -324,14 +324,14 @@ async fn holds_of_another_shard_do_not_expire_here() {
     hold(OWN, 1, "own").await;
     whole.stop().await;
     let app = replica(&database.url, "1/2", &[]).await;
-    let held = async |app: &TestApp, sku: &str| app.levels(sku).await[0][1].clone();
+    let units = async |app: &TestApp, sku: &str| app.levels(sku).await[0][1].clone();
     eventually("the hold expires", SOON, async || {
-        held(&app, OWN).await == 0
+        units(&app, OWN).await == 0
     })
     .await;
     app.stop().await;
     // Its own task in the background has a pause before the first round.
     let whole = replica(&database.url, "1/1", &[]).await;
-    assert_eq!(held(&whole, FOREIGN).await, 600);
+    assert_eq!(units(&whole, FOREIGN).await, 600);
     whole.stop().await;
 }
