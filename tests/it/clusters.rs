@@ -229,6 +229,9 @@ async fn every_fault_is_survived(cluster: &impl Cluster, name: &str) {
         let of_kind = outages.iter().filter(|outage| outage.fault == fault);
         let (stopped, with_primary): (Vec<_>, Vec<_>) =
             of_kind.map(|it| (it.stopped, it.with_primary)).unzip();
+        if stopped.is_empty() {
+            continue;
+        }
         println!(
             "figure: {name}, {} times {fault:?}: sales stop for at most {:.1?}, of which {:.1?} after a new primary commits",
             stopped.len(),
