@@ -382,11 +382,11 @@ impl Market {
             self.sales.lock().expect("no panic").one_more();
             return answer;
         }
-        if let Ok(answer) = &answer {
-            if !(self.keys.may_be_short() && answer.code == SHORT) {
-                assert!(answer.asks_for_retry(), "{answer:?}");
-                (self.check_refusal)(answer, started.elapsed());
-            }
+        if let Ok(answer) = &answer
+            && !(self.keys.may_be_short() && answer.code == SHORT)
+        {
+            assert!(answer.asks_for_retry(), "{answer:?}");
+            (self.check_refusal)(answer, started.elapsed());
         }
         sleep(Duration::from_millis(10)).await;
         answer
