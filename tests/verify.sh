@@ -46,7 +46,8 @@ bulk | import-rows | TEST_IMPORT_ROWS=1000000 | --test-threads=1 bulk::imports::
 bulk | beside-sales | TEST_COUNTS=500 TEST_PACED_ROWS=25000 | --test-threads=1 bulk::beside_sales::
 galera | galera | TEST_STARTS=20 TEST_DECISIONS=100 | --test-threads=1 galera:: --skip clusters::
 galera-faults | galera-faults | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 clusters::galera
-patroni | patroni | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 clusters::patroni
+patroni | patroni | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 clusters::patroni --skip among_the_hosts
+patroni-hosts | patroni-hosts | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 among_the_hosts
 ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::
 locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::

@@ -11,7 +11,7 @@ use crate::support::services::{Cluster, GaleraCluster};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn galera_loses_no_sale_with_the_node_that_sells() {
     let cluster = GaleraCluster::start().await;
-    every_fault_is_survived(&cluster, "Galera").await;
+    every_fault_is_survived(&cluster, &cluster.url(), "Galera").await;
 }
 
 /// Goal: a node without a majority sells nothing, `/readyz` says so, and nothing of its attempts appears later.

@@ -16,7 +16,20 @@ const LOST: usize = 20;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patroni_loses_no_sale_with_its_primary() {
     let cluster = PatroniCluster::start(Replication::Synchronous).await;
-    every_fault_is_survived(&cluster, "Patroni").await;
+    every_fault_is_survived(&cluster, &cluster.url(), "Patroni").await;
+}
+
+/// Without HAProxy: the URL has all nodes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn primary_is_found_among_the_hosts_of_the_url() {
+    let cluster = PatroniCluster::start(Replication::Synchronous).await;
+    let urls: Vec<_> = (0..NODES).map(|node| cluster.url_of(node)).collect();
+    let (user, _) = urls[0].rsplit_once('@').expect("a user");
+    let (_, database) = urls[0].rsplit_once('/').expect("a database");
+    let host = |url: &String| url[user.len() + 1..url.len() - database.len() - 1].to_owned();
+    let hosts: Vec<_> = urls.iter().map(host).collect();
+    let url = format!("{user}@{}/{database}", hosts.join(","));
+    every_fault_is_survived(&cluster, &url, "Patroni without HAProxy").await;
 }
 
 /// Goal: the method of the other tests notices lost sales, and the service warns of this set-up.
