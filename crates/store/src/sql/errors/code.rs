@@ -69,9 +69,10 @@ impl Code {
             Self::Postgres(sqlstate) => !["08", "57P0", "58", "XX"]
                 .iter()
                 .any(|class| sqlstate.is_empty() || sqlstate.starts_with(class)),
-            // Not: COMMIT failed; the server interrupted the procedure, or had no memory left, at any
-            // point. The procedure answers after its COMMIT.
-            Self::Mysql(1180 | 1317 | 1969 | 5 | 1037 | 1041 | 1998) => false,
+            // Not: COMMIT failed; a node of Galera lost the majority, and commits what it has sent when it is back;
+            // the server interrupted the procedure, or had no memory left, at any point. The procedure answers
+            // after its COMMIT.
+            Self::Mysql(1047 | 1180 | 1317 | 1969 | 5 | 1037 | 1041 | 1998) => false,
             Self::Mysql(_) | Self::Sqlite(_) => self.verdict() != Verdict::ConnectionLost,
         }
     }
