@@ -19,13 +19,21 @@ impl<'a> Recorded<'a> {
             let key = movement.idempotency_key.as_deref()?;
             Some(((&*movement.caller, key), movement))
         };
+        let mut operations = HashMap::with_capacity(movements.len());
+        for one in movements {
+            // The first movement has the key.
+            let first = operations.entry(one.operation).or_insert(one);
+            if one.line < first.line {
+                *first = one;
+            }
+        }
         Self {
-            operations: movements.iter().map(|one| (one.operation, one)).collect(),
+            operations,
             keys: movements.iter().filter_map(with_key).collect(),
         }
     }
 
-    /// The movement of the operation, or else the one with its key.
+    /// The first movement of the operation, or else the one with its key.
     #[must_use]
     pub fn find(&self, operation: &Operation) -> Option<&'a Movement> {
         let by_key = || self.keys.get(&key(operation.idempotency.as_ref()?));
