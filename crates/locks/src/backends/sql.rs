@@ -101,7 +101,7 @@ pub struct SqlBuilder {
 
 impl SqlBuilder {
     /// Adds the URL of another server of the same database, to which a connection goes if the last one does not
-    /// answer or refuses writes: after a failover.
+    /// answer or refuses writes: after a failover. Of several servers, each gets an equal part of the connect limit.
     pub fn alternative(mut self, url: &str) -> Self {
         if let Ok(databases) = &mut self.databases {
             match Database::parse(url) {

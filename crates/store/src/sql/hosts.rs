@@ -91,8 +91,8 @@ impl<O: Clone> Hosts<O> {
         &self.servers[self.reached.load(Ordering::Relaxed)]
     }
 
-    /// Opens a connection to the first server for which `open` succeeds. `open` is told whether there are
-    /// others, so that it must find out whether this one accepts writes.
+    /// Opens a connection to the first server that has one. `open` gets the options of a server, and whether
+    /// there are others: then it must also find out whether this one accepts writes.
     ///
     /// # Errors
     /// That of the only server. If there are several, an error of a server that may answer a moment later.
