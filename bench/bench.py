@@ -62,16 +62,27 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
         }
         port = plan.port + PORTS * number
 
-        def launch(number: int) -> Service:
+        def launch(number: int, **other: str) -> Service:
             """Starts the replica with this number. Several share the cores of one machine."""
             log = directory / f"stocklock-{number}.log"
             threads = {"TOKIO_WORKER_THREADS": "1"} if number > 0 else {}
-            return Service(binary, log, port + number, environment | threads)
+            return Service(binary, log, port + number, environment | threads | other)
+
+        @contextmanager
+        def launch_apart(number: int) -> Iterator[Service]:
+            apart = directory / f"apart-{number}"
+            apart.mkdir()
+            with ExitStack() as stack:
+                url = f"sqlite://{apart / 'bench.db'}"
+                if name in SERVERS:
+                    servers = Servers(plan.testkit, [name], apart)
+                    url = stack.enter_context(closing(servers)).fact(name, "url")
+                yield stack.enter_context(closing(launch(number, DATABASE_URL=url)))
 
         with closing(launch(0)) as service:
             # Fills the connection pools and the caches of prepared statements.
             load.deduct(service, service.strategy("single-sql"), CONNECTIONS[-1], 1)
-            yield Site(service, database, redis, directory, settings, port, launch)
+            yield Site(service, database, redis, directory, settings, port, launch, launch_apart)
 
 
 def measure(plan: Namespace, state: Path, builds: Sequence[tuple[Path, dict[str, Any]]]) -> None:

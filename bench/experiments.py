@@ -5,6 +5,7 @@ the machine's speed affects both sides. The results have the form of performance
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ CLIENTS = (1, 4, 16, 64)
 @dataclass(frozen=True)
 class Site:
     """One build of the service with its servers, and a directory for scripts and logs. `launch`
-    starts another replica on the port that is so far behind `port`."""
+    starts another replica on the port that is so far behind `port`, and `launch_apart` one with a
+    database of its own, on another server."""
 
     service: Service
     database: Database
@@ -35,6 +37,7 @@ class Site:
     settings: dict[str, dict[str, str]]
     port: int
     launch: Callable[[int], Service]
+    launch_apart: Callable[[int], AbstractContextManager[Service]]
 
 
 def direct_round(

@@ -177,6 +177,27 @@ def behind_nginx(site: Site) -> Iterator[Sides]:
 
 
 @contextmanager
+def shards(site: Site) -> Iterator[Sides]:
+    """256 connections buy one SKU of one deployment, or half as many each one SKU of two."""
+    with ExitStack() as stack:
+        both = [stack.enter_context(site.launch_apart(number)) for number in (1, 2)]
+        strategies = [service.strategy("group-commit") for service in both]
+
+        def buy(count: int, seconds: float) -> Run:
+            """The rates add up. The latencies are those of the slower deployment."""
+            chosen = list(zip(both, strategies, strict=True))[:count]
+            with ThreadPoolExecutor(count) as threads:
+                runs = list(threads.map(lambda each: load.deduct(*each, MANY // count, seconds), chosen))
+            slowest = max(runs, key=lambda run: float(run["p99_ms"]))
+            return slowest | {"rate": sum(run["rate"] for run in runs)}
+
+        yield {
+            "1 deployment": partial(buy, 1),
+            "2 deployments": partial(buy, 2),
+        }
+
+
+@contextmanager
 def counter(site: Site) -> Iterator[Sides]:
     """`redis-lua` asks the counter in Redis, and then sells like `group-commit`."""
     redis_lua = site.service.strategy("redis-lua")
@@ -211,6 +232,7 @@ PARTS: dict[str, Callable[[Site], AbstractContextManager[Sides]]] = {
     "orders": orders,
     "holds": holds,
     "cold": cold,
+    "shards": shards,
     "counter": counter,
 }
 # Replicas cannot share SQLite. The claims about the counter are about servers.

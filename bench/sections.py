@@ -61,6 +61,12 @@ TEXTS = {
         f"One connection buys a SKU while {MANY} others buy one other SKU, or as many SKUs in"
         " turn. The figures are of the one connection.",
     ),
+    "shards": (
+        "Two deployments, which divide the SKUs",
+        f"{MANY} connections buy one SKU of one deployment, or half of them each one SKU of two. Each"
+        " deployment has a database of its own, on servers the database server, too, and one worker"
+        " thread. All programs share the cores of one machine. The rates of both are added.",
+    ),
     "counter": (
         "A counter in Redis in front of `group-commit`",
         "`redis-lua` asks a counter in Redis, and then sells like `group-commit`. It has"
