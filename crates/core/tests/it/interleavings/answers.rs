@@ -18,6 +18,22 @@ pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// The number in an environment variable.
+pub(super) fn number(name: &str) -> Option<u64> {
+    variable(name).map(|text| text.parse().expect("a number"))
+}
+
+/// What the random schedules are drawn from.
+pub(super) fn seed() -> u64 {
+    number("TEST_SEED").unwrap_or(1)
+}
+
+/// The random schedule with this number.
+pub(super) fn random_schedule(number: u64) -> Explorer {
+    let start = seed().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Explorer::walk(start.wrapping_add(number))
+}
+
 /// Whether `make verify` runs the tests.
 pub(super) fn is_full_size() -> bool {
     variable("EXPLORE").is_some_and(|size| size == "full")

@@ -10,36 +10,36 @@ use stocklock_core::strategy::Strategy::{self, RedisGetSet, RedisLua, RedisWatch
 use super::requests::SKU;
 use super::scenario::Scenario;
 
-/// One of the faults. With two buyers or two replicas there are millions of schedules in some cases.
+/// One of the faults. With one more buyer behind a counter that may be lost, there are too many schedules.
 #[rstest]
 fn no_fault_of_a_counter_oversells_or_makes_an_answer_wrong(
     #[values(RedisLua, RedisWatch)] strategy: Strategy,
     #[values(None, Some("order-1"))] key: Option<&'static str>,
-    #[values(lost, away)] fault: fn(&mut Scenario),
+    #[values(lost, away)] with_fault: fn(Scenario) -> Scenario,
 ) {
-    let mut scenario = Scenario {
+    let scenario = with_fault(Scenario {
         key,
         ..Scenario::new(strategy, 1, 1)
-    };
-    fault(&mut scenario);
-    let scenario = scenario.at_full_size();
+    });
     let tally = scenario.explore();
     assert_eq!((tally.oversold, tally.drifted), (0, 0), "{tally:?}");
     let has_outages = scenario.outages > 0;
     assert_eq!(tally.unavailable > 0, has_outages, "{tally:?}");
 }
 
-fn lost(scenario: &mut Scenario) {
+fn lost(mut scenario: Scenario) -> Scenario {
     scenario.lost_counters = 1;
     if scenario.strategy == RedisLua {
         scenario.buyers.push(SKU);
     }
+    scenario
 }
 
-fn away(scenario: &mut Scenario) {
+fn away(mut scenario: Scenario) -> Scenario {
     scenario.outages = 1;
     scenario.processes = 2;
     scenario.buyers.push(SKU);
+    scenario.at_full_size()
 }
 
 /// The counter hides the unit of the replica that died, until it expires.

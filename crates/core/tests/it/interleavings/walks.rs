@@ -12,9 +12,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use stocklock_core::deduct::{RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service;
-use stocklock_core::model::{
-    Decisions, Explorer, Faults, MemoryStore, Task, World, mortal, yield_once,
-};
+use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, mortal, yield_once};
 use stocklock_core::stock::{
     Adjustment, Caller, Deducted, Deduction, OperationId, Quantity, Reversal, Shard, Sku,
     StockError, Warehouse,
@@ -23,7 +21,7 @@ use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch
 use stocklock_core::strategy::{DeductionContext, DeductionRun, Safeguards, Tier};
 use tokio::time::Instant;
 
-use super::answers::variable;
+use super::answers::{number, random_schedule, seed};
 use super::requests::{adjustment, deduction_of, sku};
 use super::scenario::{Scenario, died, policy};
 use ends::unprotected;
@@ -62,12 +60,11 @@ type Answer = (OperationId, Result<Option<Deducted>, StockError>);
 /// `EXPLORE_SECONDS` says for how long, and `EXPLORE_WALK` repeats one walk.
 #[test]
 fn random_walks_keep_what_each_strategy_promises() {
-    let number = |name: &str| variable(name).map(|text| text.parse::<u64>().expect("a number"));
-    let seed = number("TEST_SEED").unwrap_or(1);
+    let seed = seed();
     let seconds = number("EXPLORE_SECONDS").unwrap_or(10);
     let mut met = BTreeSet::new();
     if let Some(only) = number("EXPLORE_WALK") {
-        walk(seed, only, &mut met);
+        walk(only, &mut met);
         return;
     }
     let (started, mut walks) = (Instant::now(), 0);
@@ -75,7 +72,7 @@ fn random_walks_keep_what_each_strategy_promises() {
     let mut unmet: Vec<_> = STEPS.split(", ").collect();
     // Longer on a busy machine, if something was not met yet.
     while started.elapsed() < limit || !unmet.is_empty() && started.elapsed() < 10 * limit {
-        walk(seed, walks, &mut met);
+        walk(walks, &mut met);
         walks += 1;
         unmet.retain(|step| !met.contains(step));
     }
@@ -83,10 +80,9 @@ fn random_walks_keep_what_each_strategy_promises() {
     assert!(unmet.is_empty(), "no walk met: {unmet:?}");
 }
 
-fn walk(seed: u64, number: u64, met: &mut BTreeSet<&'static str>) {
-    let _repeat = Repeat(seed, number);
-    let start = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let explored = Explorer::walk(start.wrapping_add(number)).explore(world, |state, answers| {
+fn walk(number: u64, met: &mut BTreeSet<&'static str>) {
+    let _repeat = Repeat(number);
+    let explored = random_schedule(number).explore(world, |state, answers| {
         met.extend(state.decisions.noted());
         let checked = state.check(answers);
         met.extend(checked.map_err(|error| anyhow!("{error} in {:?}", state.scenario))?);
@@ -97,12 +93,12 @@ fn walk(seed: u64, number: u64, met: &mut BTreeSet<&'static str>) {
 }
 
 /// Prints how to repeat a walk that fails.
-struct Repeat(u64, u64);
+struct Repeat(u64);
 
 impl Drop for Repeat {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let (seed, number) = (self.0, self.1);
+            let (seed, number) = (seed(), self.0);
             let command = "cargo test --package stocklock-core --test it walks::";
             eprintln!("repeat it: TEST_SEED={seed} EXPLORE_WALK={number} {command}");
         }
