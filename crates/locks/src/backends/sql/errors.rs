@@ -87,8 +87,9 @@ impl Code {
                 1243 => Kind::Stale,
                 // Shutdown, killed connection.
                 1053 | 1927 | 4031 => Kind::Disconnect,
-                // COMMIT failed, the statement was interrupted; a proxy has lost the server.
-                1180 | 1317 | 1969 | 3169 | 2000..=2999 | 9000..=9999 => Kind::Unknown,
+                // A Galera node has lost the others, COMMIT failed, the statement was interrupted; a proxy has
+                // lost the server.
+                1047 | 1180 | 1317 | 1969 | 3169 | 2000..=2999 | 9000..=9999 => Kind::Unknown,
                 _ => Kind::Other,
             },
             Self::Postgres(sqlstate) => match sqlstate.as_str() {
@@ -177,7 +178,7 @@ mod tests {
             (Usable, RefusedForNow, mysql(&[1205, 1213])),
             (ReadOnly, Refused, mysql(&[1290, 1792, 1836])),
             (Broken, Refused, mysql(&[1243])),
-            (Usable, Unknown, mysql(&[1180, 1317, 1969, 3169])),
+            (Usable, Unknown, mysql(&[1047, 1180, 1317, 1969, 3169])),
             (Usable, Unknown, mysql(&[2000, 2013, 2999])),
             (Usable, Unknown, mysql(&[9000, 9001, 9999])),
             (Broken, Unknown, mysql(&[1053, 1927, 4031])),
