@@ -13,7 +13,7 @@ use super::installed::{find, server_command};
 use super::supervisor::{Supervisor, create_directory, write_deployed};
 use super::{ask, deploy, password, sql};
 use crate::ports::free_ports;
-use crate::proxy::Proxy;
+use crate::proxy::{Mode, Proxy};
 
 /// etcd has two ports, HAProxy one, and each of the nodes two.
 const PORTS: u16 = 9;
@@ -40,7 +40,7 @@ const ASYNCHRONOUS: [(&str, &str); 2] = [
 pub enum Replication {
     /// A standby has it, as in `deploy/patroni/patroni.yml`.
     Synchronous,
-    /// Nothing. The standbys reach each node through a [`Proxy`].
+    /// Nothing.
     Asynchronous,
 }
 
@@ -62,8 +62,29 @@ struct Node {
     port: u16,
     /// Of Patroni.
     api: u16,
-    /// How the other nodes reach PostgreSQL, if it is not directly.
-    link: Option<Proxy>,
+    links: Links,
+}
+
+/// The network between a node and the others. Clients and HAProxy reach the node directly.
+#[derive(Debug)]
+struct Links {
+    /// To its PostgreSQL.
+    postgres: Proxy,
+    /// To its Patroni.
+    api: Proxy,
+    /// From it to etcd.
+    etcd: Proxy,
+}
+
+impl Links {
+    async fn to(port: u16, api: u16, etcd: u16) -> Self {
+        let link = |port| Proxy::to(format!("127.0.0.1:{port}"));
+        Self {
+            postgres: link(port).await,
+            api: link(api).await,
+            etcd: link(etcd).await,
+        }
+    }
 }
 
 impl PatroniCluster {
@@ -116,13 +137,28 @@ impl PatroniCluster {
         started.unwrap_or_else(|error| panic!("no Patroni cluster: {error:#}"))
     }
 
-    /// The proxy through which the other nodes reach the PostgreSQL of a node.
-    ///
-    /// # Panics
-    /// If the replication is synchronous.
+    /// How the other nodes reach the PostgreSQL of a node.
     pub fn link(&self, node: usize) -> &Proxy {
-        let link = self.nodes[node].link.as_ref();
-        link.expect("the replication is asynchronous")
+        &self.nodes[node].links.postgres
+    }
+
+    /// Stops all traffic between the primary on the one side, the others and etcd on the other, until
+    /// [`Self::connect_again`]. What is sent meanwhile arrives then. Without etcd the node does not know whom to follow,
+    /// so it connects to no other node.
+    pub async fn cut_off(&self, node: usize) {
+        self.set_links(node, Mode::Blackhole).await;
+    }
+
+    /// Undoes [`Self::cut_off`].
+    pub async fn connect_again(&self, node: usize) {
+        self.set_links(node, Mode::Pass).await;
+    }
+
+    async fn set_links(&self, node: usize, mode: Mode) {
+        let links = &self.nodes[node].links;
+        for link in [&links.postgres, &links.api, &links.etcd] {
+            link.set(mode).await;
+        }
     }
 
     /// Whether there are a primary and two standbys with the same history, and a standby is synchronous if one has
@@ -226,24 +262,18 @@ impl Node {
         let home = directory.path().display().to_string();
         let programs = find("pg_controldata")?;
         let programs = programs.parent().context("it is in a directory")?;
-        let link = match replication {
-            Replication::Synchronous => None,
-            Replication::Asynchronous => Some(Proxy::to(format!("127.0.0.1:{port}")).await),
-        };
-        let reached = match &link {
-            None => format!("127.0.0.1:{port}"),
-            Some(link) => link.address().to_string(),
-        };
+        let links = Links::to(port, api, etcd).await;
         let mut replacements = vec![
             ("name: pg-1", format!("name: {name}")),
             ("0.0.0.0:8008", format!("127.0.0.1:{api}")),
-            ("pg-1:8008", format!("127.0.0.1:{api}")),
+            ("pg-1:8008", links.api.address().to_string()),
             (
-                "etcd-1:2379, etcd-2:2379, etcd-3:2379",
-                format!("127.0.0.1:{etcd}"),
+                "[etcd-1:2379, etcd-2:2379, etcd-3:2379]",
+                // Or else it would find another way to etcd.
+                format!("[{}]\n  use_proxies: true", links.etcd.address()),
             ),
             ("0.0.0.0:5432", format!("127.0.0.1:{port}")),
-            ("pg-1:5432", reached),
+            ("pg-1:5432", links.postgres.address().to_string()),
             ("/var/lib/postgresql/15/stocklock", format!("{home}/data")),
             ("/usr/lib/postgresql/15/bin", programs.display().to_string()),
             (
@@ -273,7 +303,7 @@ impl Node {
             name,
             port,
             api,
-            link,
+            links,
         })
     }
 
