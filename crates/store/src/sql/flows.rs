@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::SqlStore;
 use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
-use super::errors::before_commit;
+use super::errors::{before_commit, conflict_if_duplicate};
 use super::ledger_row::LedgerRow;
 use super::operations::select;
 use super::pool::PooledConnection;
@@ -66,10 +66,18 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
             let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
                 for (sku, warehouse) in places(slice::from_ref(operation)) {
                     // There and back, because `FOR UPDATE` locks only at one node of a Galera cluster.
-                    for step in [1, -1] {
-                        let step = values![sku.as_str(), warehouse.as_str(), step];
-                        let written = tx.execute(&D::texts().step_version, &step).await;
-                        written.map_err(before_commit)?;
+                    let step = |step| values![sku.as_str(), warehouse.as_str(), step];
+                    let (there, back) = (step(1), step(-1));
+                    let stepped = tx.execute(&D::texts().step_version, &there).await;
+                    if stepped.map_err(before_commit)? > 0 {
+                        let stepped = tx.execute(&D::texts().step_version, &back).await;
+                        stepped.map_err(before_commit)?;
+                    } else {
+                        // The node of the attempt may have a level that this one does not have yet.
+                        let created = tx.execute(&D::texts().create_level, &there[..2]).await;
+                        created.map_err(conflict_if_duplicate)?;
+                        let deleted = tx.execute(&D::texts().delete_level, &there[..2]).await;
+                        deleted.map_err(before_commit)?;
                     }
                 }
                 let identity = identity(operation.id, operation.idempotency.as_ref());

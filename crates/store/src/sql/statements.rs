@@ -140,7 +140,7 @@ statements! { Texts:
     checkpoint_step api_keys children last_end has_expired open_lines holds_with_ids holds_page
     holds_page_of_level feed_state feed_state_locked feed_page with_versions unpublished last_filled last_old
     webhooks
-    create_level change_level step_version record if_available set if_unchanged if_not_fenced insert_checkpoint
+    create_level delete_level change_level step_version record if_available set if_unchanged if_not_fenced insert_checkpoint
     update_checkpoint insert_api_key revoke_api_key insert_holds extend_hold delete_holds publish set_published
     set_feed_state set_filled fill_published trim_feed insert_webhook change_webhook move_webhook fail_webhook
     delete_webhook

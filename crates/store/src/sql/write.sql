@@ -3,6 +3,9 @@
 -- create_level (sku, warehouse): without units; the write of the plan sets the rest
 INSERT INTO stock (sku, warehouse, on_hand, version) VALUES ($1, $2, 0, 0)
 
+-- delete_level (sku, warehouse): the one that this transaction has created
+DELETE FROM stock WHERE sku = $1 AND warehouse = $2
+
 -- change_level (sku, warehouse, units, limit): a locked one; NULL keeps the backorder limit
 UPDATE stock SET on_hand = on_hand + $3, backorder_limit = coalesce($4, backorder_limit), version = version + 1
     WHERE sku = $1 AND warehouse = $2
