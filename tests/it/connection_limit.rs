@@ -42,8 +42,16 @@ impl Limited {
             _ => CREATE_IN_POSTGRES,
         };
         admin.run(create).await.expect("a user can be created");
+        let mut url = as_user(server.url(), "shop");
+        if backend == Postgres {
+            // A list of servers, with which the pools make room as well.
+            let place = url.rfind('/').expect("it names a database");
+            let authority = url.rfind('@').expect("it names a user") + 1;
+            let again = format!(",{}", &url[authority..place]);
+            url.insert_str(place, &again);
+        }
         Self {
-            url: as_user(server.url(), "shop"),
+            url,
             server,
             backend,
         }

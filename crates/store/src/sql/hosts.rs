@@ -11,6 +11,8 @@ use std::time::Duration;
 use sqlx::Error;
 use tokio::time::timeout;
 
+use super::errors::is_connection_limit;
+
 /// What libpq's programs call a server that accepts writes. This service needs such a server in any case.
 const PARAMETER: &str = "target_session_attrs=";
 
@@ -95,7 +97,8 @@ impl<O: Clone> Hosts<O> {
     /// there are others: then it must also find out whether this one accepts writes.
     ///
     /// # Errors
-    /// That of the only server. If there are several, an error of a server that may answer a moment later.
+    /// That of the only server. If there are several: that of a server that allows no more connections, so that
+    /// the pools make room, or else one of a server that may answer a moment later.
     pub(crate) async fn open<C, F>(&self, open: impl Fn(O, bool) -> F) -> sqlx::Result<C>
     where
         F: Future<Output = sqlx::Result<C>>,
@@ -106,6 +109,7 @@ impl<O: Clone> Hosts<O> {
         }
         let first = self.reached.load(Ordering::Relaxed);
         let mut refusals = Vec::new();
+        let mut full = None;
         for server in (first..first + count).map(|server| server % count) {
             let opened = {
                 let _passing = Passing {
@@ -120,8 +124,12 @@ impl<O: Clone> Hosts<O> {
                     self.reached.store(server, Ordering::Relaxed);
                     return Ok(connection);
                 }
+                Err(error) if is_connection_limit(&error) => full = Some(error),
                 Err(error) => refusals.push(format!("{}: {error}", server + 1)),
             }
+        }
+        if let Some(full) = full {
+            return Err(full);
         }
         let refusals = refusals.join("; ");
         let cause = format!("no server of the URL accepts writes: {refusals}");
