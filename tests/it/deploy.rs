@@ -15,6 +15,8 @@ use crate::config::{config, settings};
 use crate::support::ports::free_port;
 use crate::support::services::find;
 
+mod clusters;
+
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const COMPOSE: &str = include_str!("../../docker-compose.yml");
 const NGINX: &str = include_str!("../../deploy/nginx.conf");
@@ -140,10 +142,10 @@ fn every_variable_of_the_compose_file_exists() {
     assert!(ONLY_IN_COMPOSE.iter().all(|name| used.contains(name)));
 }
 
-#[test]
-fn environment_of_each_replica_is_a_valid_configuration() {
-    let (compose, settings) = (compose(), settings());
-    for (name, replica) in replicas(&compose) {
+/// The service accepts the environment of all replicas, which use this database.
+fn assert_valid_environments(compose: &Value, url: &str) {
+    let settings = settings();
+    for (name, replica) in replicas(compose) {
         let environment = replica["environment"].as_object().expect("an environment");
         let flags = environment.iter().map(|(name, value)| {
             let setting = settings.get(name);
@@ -154,9 +156,13 @@ fn environment_of_each_replica_is_a_valid_configuration() {
         let config = config(flags);
         assert_eq!(config.validate(Mode::Serve), Ok(()));
         assert_eq!(config.service.replica_id.as_ref(), Some(name));
-        let url = "mariadb://stocklock:secret@mariadb/stocklock";
         assert_eq!(config.database.url(), url);
     }
+}
+
+#[test]
+fn environment_of_each_replica_is_a_valid_configuration() {
+    assert_valid_environments(&compose(), "mariadb://stocklock:secret@mariadb/stocklock");
 }
 
 /// Each deployment has its own part and its own database, and nginx knows the names of all replicas.
@@ -251,10 +257,8 @@ fn addresses_in_nginx_prometheus_and_replicas_exist() {
     }
 }
 
-#[test]
-fn every_service_has_health_check_limits_and_restart() {
-    let compose = compose();
-    for (name, service) in services(&compose) {
+fn assert_health_checks_limits_and_restarts(compose: &Value) {
+    for (name, service) in services(compose) {
         assert!(service["healthcheck"]["test"].is_array(), "{name}");
         let limits = &service["deploy"]["resources"]["limits"];
         assert!(!limits["memory"].is_null(), "{name}");
@@ -262,24 +266,34 @@ fn every_service_has_health_check_limits_and_restart() {
         assert_eq!(service["restart"], "unless-stopped", "{name}");
     }
     let drain = limits().drain_limit_ms;
-    for (name, replica) in replicas(&compose) {
+    for (name, replica) in replicas(compose) {
         let grace = seconds(replica["stop_grace_period"].as_str().expect("a time"));
         assert!(grace > drain, "{name} would be killed during its drain");
     }
 }
 
 #[test]
-fn every_mounted_file_exists() {
-    let compose = compose();
-    let volumes = services(&compose).filter_map(|(_, service)| service["volumes"].as_array());
+fn every_service_has_health_check_limits_and_restart() {
+    assert_health_checks_limits_and_restarts(&compose());
+}
+
+/// The files that containers mount.
+fn mounted(compose: &Value) -> BTreeSet<String> {
+    let volumes = services(compose).filter_map(|(_, service)| service["volumes"].as_array());
     let volumes = volumes.flatten().filter_map(Value::as_str);
     // An operator creates the key of Prometheus.
     let volumes = volumes.filter(|volume| !volume.contains(":/etc/prometheus/key"));
     let sources = volumes.filter_map(|volume| volume.split(':').next());
-    let files: Vec<_> = sources.filter(|source| source.starts_with('/')).collect();
+    let sources = sources.filter(|source| source.starts_with('/'));
+    sources.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_mounted_file_exists() {
+    let files = mounted(&compose());
     assert_eq!(files.len(), 5);
     for file in files {
-        assert!(Path::new(file).is_file(), "{file}");
+        assert!(Path::new(&file).is_file(), "{file}");
     }
 }
 
