@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::deduct::{Counters, Outcome, RetryPolicy, Scheduler, WritePool, run_to_outcome};
+use crate::deduct::{
+    Counters, Outcome, RetryPolicy, Scheduler, WritePool, late_attempt, run_to_outcome,
+};
 use crate::ports::{
-    AttemptOutcome, CachedLevels, ChangedLevel, DeductionMetrics, HoldStore, OperationStore,
+    AttemptOutcome, CachedLevels, DeductionMetrics, Expiry, HoldStore, LateAttempt, OperationStore,
     StoreError,
 };
 use crate::stock::{
@@ -218,16 +220,17 @@ pub async fn change(
     policy: &RetryPolicy,
     operation: &Operation,
 ) -> Result<Changed, StockError> {
-    let attempt = |unknown: Option<_>| change_once(store, scheduler, operation, unknown.is_some());
+    let attempt = |unknown| change_once(store, scheduler, policy, operation, unknown);
     run_to_outcome(policy, attempt).await
 }
 
-/// One attempt. `unknown`: whether the outcome of an earlier one is unknown.
+/// One attempt. `unknown`: when earlier ones expire whose outcome is unknown.
 async fn change_once(
     store: &dyn OperationStore,
     scheduler: &Arc<Scheduler>,
+    policy: &RetryPolicy,
     operation: &Operation,
-    unknown: bool,
+    unknown: Option<Expiry>,
 ) -> Result<Outcome<Changed>, StoreError> {
     let outcome = scheduler.attempt(operation.clone()).await?;
     let key = operation.idempotency.as_ref();
@@ -243,7 +246,7 @@ async fn change_once(
     let is_answered = was_made && !matches!(line.change, Change::Set(_));
     let recorded = match &outcome {
         AttemptOutcome::Recorded(movement) => Some(movement.as_ref().clone()),
-        _ if (unknown && !is_answered) || may_be_recorded => {
+        _ if (unknown.is_some() && !is_answered) || may_be_recorded => {
             store.recorded(&line.sku, operation.id, key).await?
         }
         _ => None,
@@ -251,22 +254,32 @@ async fn change_once(
     if let Some(movement) = recorded {
         return Ok(Outcome::Done(replay(store, operation, movement).await?));
     }
-    Ok(Outcome::Done(match outcome {
-        AttemptOutcome::Changed(changed) => Ok(Changed::of_line(operation, *changed)),
-        AttemptOutcome::Lines(lines) => Ok(Changed {
-            operation: operation.id,
-            lines,
-            created: false,
-            level: None,
-            replayed: false,
-        }),
-        AttemptOutcome::RefusedLines(lines) => Err(refused_lines(operation, lines)),
+    let refusal = match outcome {
+        AttemptOutcome::Changed(changed) => {
+            return Ok(Outcome::Done(Ok(Changed::of_line(operation, *changed))));
+        }
+        AttemptOutcome::Lines(lines) => {
+            return Ok(Outcome::Done(Ok(Changed::of_lines(operation, lines))));
+        }
         AttemptOutcome::Conflict
         | AttemptOutcome::LockLost
         | AttemptOutcome::Duplicate
         | AttemptOutcome::Recorded(_) => return Ok(Outcome::Retry),
-        refused => Err(refusal(line, refused)),
-    }))
+        AttemptOutcome::RefusedLines(lines) => refused_lines(operation, lines),
+        refused => refusal(line, refused),
+    };
+    let Some(expiry) = unknown else {
+        return Ok(Outcome::Done(Err(refusal)));
+    };
+    Ok(
+        match late_attempt(store, policy, operation, expiry).await? {
+            LateAttempt::Recorded(movement) => {
+                Outcome::Done(replay(store, operation, *movement).await?)
+            }
+            LateAttempt::Dead => Outcome::Done(Err(refusal)),
+            LateAttempt::Alive => Outcome::Retry,
+        },
+    )
 }
 
 /// Why a line refuses.
@@ -369,27 +382,4 @@ async fn replay(
         // If it is this very operation, this request is answered for the first time.
         replayed: recorded != operation.id,
     }))
-}
-
-impl Changed {
-    fn of_line(operation: &Operation, changed: ChangedLevel) -> Self {
-        let level = changed.level;
-        let line = MadeLine {
-            line: operation.first().number(0),
-            sku: level.sku.clone(),
-            warehouse: level.warehouse.clone(),
-            delta: changed.delta,
-            held_delta: changed.held_delta,
-            returned: changed.returned,
-            expires_at: changed.expires_at,
-            remaining: level.available(),
-        };
-        Self {
-            operation: operation.id,
-            lines: vec![line],
-            created: changed.created,
-            level: Some(level),
-            replayed: false,
-        }
-    }
 }

@@ -17,8 +17,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::deduct::RetryPolicy;
-use crate::ports::{DriverError, Expiry, StoreError};
-use crate::stock::StockError;
+use crate::ports::{DriverError, Expiry, LateAttempt, OperationStore, StoreError};
+use crate::stock::{Operation, StockError};
 
 /// How much longer to wait for an expiry, because the clocks may drift apart after they are compared.
 const CLOCK_MARGIN: Duration = Duration::from_millis(50);
@@ -79,11 +79,22 @@ where
 }
 
 /// Returns when an attempt has expired.
-pub(crate) async fn wait_for(policy: &RetryPolicy, expiry: Expiry) {
+async fn wait_for(policy: &RetryPolicy, expiry: Expiry) {
     let left = expiry.here.saturating_duration_since(Instant::now());
     if !left.is_zero() {
         policy.sleep.sleep(left + CLOCK_MARGIN).await;
     }
+}
+
+/// What became of earlier attempts, when the last of them has expired. Only then is a refusal definite.
+pub(crate) async fn late_attempt<S: OperationStore + ?Sized>(
+    store: &S,
+    policy: &RetryPolicy,
+    operation: &Operation,
+    expiry: Expiry,
+) -> Result<LateAttempt, StoreError> {
+    wait_for(policy, expiry).await;
+    store.late_attempt(operation, expiry).await
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::counters::Asked;
-use super::{DeductionLock, Outcome, run_to_outcome, wait_for};
+use super::{DeductionLock, Outcome, late_attempt, run_to_outcome};
 use crate::ports::{
     AttemptOutcome, CounterMethod, Dependency, Expiry, LateAttempt, LockError, StoreError,
 };
@@ -134,14 +134,15 @@ impl DeductionRun<'_> {
         let Some(expiry) = unknown else {
             return Ok(Outcome::Done(Err(refusal)));
         };
-        wait_for(&self.context.policy, expiry).await;
         let operation = Operation::from(self.deduction.clone());
-        let store = &self.context.store;
-        Ok(match store.late_attempt(&operation, expiry).await? {
-            LateAttempt::Recorded(movement) => Outcome::Done(self.replay(*movement)),
-            LateAttempt::Dead => Outcome::Done(Err(refusal)),
-            LateAttempt::Alive => Outcome::Retry,
-        })
+        let (store, policy) = (&*self.context.store, &self.context.policy);
+        Ok(
+            match late_attempt(store, policy, &operation, expiry).await? {
+                LateAttempt::Recorded(movement) => Outcome::Done(self.replay(*movement)),
+                LateAttempt::Dead => Outcome::Done(Err(refusal)),
+                LateAttempt::Alive => Outcome::Retry,
+            },
+        )
     }
 
     async fn recorded(&self) -> Result<Option<Movement>, StoreError> {

@@ -7,9 +7,44 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::Changed;
+use crate::ports::ChangedLevel;
 use crate::stock::{
-    Deducted, Line, MadeLine, OperationId, Quantity, Sku, StockError, StockLevel, Warehouse,
+    Deducted, Line, MadeLine, Operation, OperationId, Quantity, Sku, StockError, StockLevel,
+    Warehouse,
 };
+
+impl Changed {
+    pub(super) fn of_line(operation: &Operation, changed: ChangedLevel) -> Self {
+        let level = changed.level;
+        let line = MadeLine {
+            line: operation.first().number(0),
+            sku: level.sku.clone(),
+            warehouse: level.warehouse.clone(),
+            delta: changed.delta,
+            held_delta: changed.held_delta,
+            returned: changed.returned,
+            expires_at: changed.expires_at,
+            remaining: level.available(),
+        };
+        Self {
+            operation: operation.id,
+            lines: vec![line],
+            created: changed.created,
+            level: Some(level),
+            replayed: false,
+        }
+    }
+
+    pub(super) fn of_lines(operation: &Operation, lines: Vec<MadeLine>) -> Self {
+        Self {
+            operation: operation.id,
+            lines,
+            created: false,
+            level: None,
+            replayed: false,
+        }
+    }
+}
 
 /// A level that was set.
 #[derive(Debug)]

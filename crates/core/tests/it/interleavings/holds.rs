@@ -1,11 +1,12 @@
 //! Every schedule of a hold that is confirmed, or replaced, while it expires.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anyhow::ensure;
 use stocklock_core::level_service;
-use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World};
-use stocklock_core::ports::HoldStore as _;
+use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, yield_once};
+use stocklock_core::ports::{AttemptOutcome, HoldStore as _, OperationStore as _};
 use stocklock_core::stock::{
     Caller, Change, Ending, Holding, How, Idempotency, IdempotencyKey, Line, Movement,
     MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, StockError, Warehouse,
@@ -13,7 +14,7 @@ use stocklock_core::stock::{
 use tokio::time::Instant;
 
 use super::answers::{explorer, is_full_size, random_schedule};
-use super::requests::{SKU, sku};
+use super::requests::{SKU, adjustment, sku};
 use super::scenario::{WAIT_LIMIT, policy, scheduler};
 
 /// An operation on [`SKU`].
@@ -56,11 +57,17 @@ fn end(hold: OperationId, how: How, open: Option<i64>) -> Change {
 /// How many schedules are drawn if there are too many.
 const RANDOM: u64 = 1_000_000;
 
+/// How many schedules are drawn that have a late message.
+const LATE: u64 = 5_000;
+/// How many steps a rival waits at most.
+const WAIT_STEPS: usize = 100;
+
 type Answer = (OperationId, Result<(), StockError>);
 
 /// Every schedule of an owner, who holds a unit of `stock` and then makes the operation of these changes, and of a
 /// rival, who ends the hold as soon as it is due and then makes `purchase`. Nothing is held or sold twice. In
-/// `make verify`, a COMMIT may lose its connection. `seen` gets the ledger of each schedule.
+/// `make verify`, a COMMIT may lose its connection; if the rival buys, that makes too many schedules, and random ones are
+/// added instead. `seen` gets the ledger of each schedule.
 fn explore(
     stock: i64,
     then: impl Fn(OperationId) -> Vec<Change>,
@@ -152,8 +159,7 @@ fn count(ledger: &[Movement], kind: &MovementKind) -> usize {
     ledger.iter().filter(|one| one.kind == *kind).count()
 }
 
-/// The unit is held once, the hold ends once, and its unit is sold once, in time
-/// or late.
+/// The unit is held once, the hold ends once, and its unit is sold once, in time or late.
 #[test]
 fn hold_ends_once_in_every_schedule() {
     let (mut confirmed, mut expired, mut lost) = (0, 0, 0);
@@ -248,4 +254,85 @@ fn hold_is_replaced_once_in_every_schedule() {
         replaced > 0 && expired > 0 && sold > 0,
         "{replaced} replaced, {expired} expired, {sold} sold to another"
     );
+}
+
+/// Goal: no message of a batch makes a hold that was refused.
+///
+/// Method: random schedules of three holders, who may share a message that arrives late. A rival takes all units
+/// and brings them back when somebody was refused.
+#[test]
+fn late_message_makes_no_hold_that_was_refused() {
+    let (mut refused, mut late) = (0, 0);
+    for number in 0..LATE {
+        let explored = random_schedule(number).explore(
+            |decisions| {
+                let faults = Faults {
+                    late_messages: 1,
+                    ..Faults::default()
+                };
+                let state = MemoryStore::new(decisions).with_faults(faults);
+                state.stock(&sku(SKU), 4);
+                let policy = policy(6, false);
+                let scheduler = scheduler(decisions, &state, &policy);
+                let refusals = Arc::new(AtomicUsize::new(0));
+                let holder = |key| {
+                    let operation = operation(key, [hold(1, None)]);
+                    let refusals = Arc::clone(&refusals);
+                    let (store, scheduler, policy) =
+                        (state.clone(), Arc::clone(&scheduler), policy.clone());
+                    let task: Task<Answer> = Box::pin(async move {
+                        let made = level_service::change(&store, &scheduler, &policy, &operation);
+                        let made = made.await.map(drop);
+                        refusals.fetch_add(made.is_err().into(), Relaxed);
+                        (operation.id, made)
+                    });
+                    task
+                };
+                let mut tasks = ["first", "second", "third"]
+                    .map(holder)
+                    .into_iter()
+                    .collect::<Vec<_>>();
+                let store = state.clone();
+                tasks.push(Box::pin(async move {
+                    let taken = store.write(&adjustment(-4).into()).await;
+                    let is_taken = matches!(taken, Ok(AttemptOutcome::Changed(_)));
+                    for _ in 0..WAIT_STEPS {
+                        if refusals.load(Relaxed) == 0 {
+                            yield_once().await;
+                        }
+                    }
+                    if is_taken {
+                        let back = store.write(&adjustment(4).into()).await;
+                        back.expect("no faults");
+                    }
+                    (OperationId::mint(), Ok(()))
+                }));
+                let noted = decisions.clone();
+                World {
+                    state: (state, noted),
+                    tasks,
+                }
+            },
+            |(store, decisions), answers: &[Answer]| {
+                let audit = store.audit_now(&sku(SKU));
+                ensure!(audit.consistent(), "{audit:?}");
+                late += usize::from(decisions.noted().contains(&"a late message arrives"));
+                let ledger = store.movements_now();
+                for (operation, answer) in &answers[..3] {
+                    let is_made = ledger.iter().any(|one| one.operation == *operation);
+                    match answer {
+                        Ok(()) => ensure!(is_made, "no movement of {operation}"),
+                        Err(StockError::OutcomeUnknown { .. }) => {}
+                        Err(error) => {
+                            refused += 1;
+                            ensure!(!is_made, "made, but the answer was `{error}`");
+                        }
+                    }
+                }
+                Ok(())
+            },
+        );
+        explored.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    assert!(refused > 0 && late > 0, "{refused} refused, {late} late");
 }
