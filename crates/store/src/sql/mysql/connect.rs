@@ -115,6 +115,7 @@ impl Server for MySqlServer {
         let open = |options: MySqlConnectOptions, others| async move {
             let mut connection = options.connect().await?;
             connection.execute(self.session.clone()).await?;
+            galera::follow(&mut connection).await?;
             if others {
                 connection.execute(Self::CHECK_WRITABLE).await?;
             }

@@ -1,6 +1,6 @@
-//! The lock of a migration on a Galera cluster, whose `get_lock` is local to a node.
+//! What a Galera cluster needs: reads that follow the cluster, and the lock of a migration.
 //!
-//! The lock is a row that a transaction inserts and never commits. With streaming replication Galera
+//! `get_lock` is local to a node. So the lock is a row that a transaction inserts and never commits. With streaming replication Galera
 //! certifies the row at once, and the transaction then holds it on every node: of two that insert it at the
 //! same time, one is rolled back. The cluster ends the transaction with its session, and with its node. So no
 //! clock decides who holds the lock, and a holder that was paused still holds it.
@@ -19,6 +19,10 @@ const IS_ON: &str = "SHOW VARIABLES WHERE variable_name = 'wsrep_on' AND value =
 /// that had the lock.
 const READ_LATEST: &str = "SET SESSION wsrep_sync_wait = 15";
 
+/// The same for each session of the service, at reads and where a transaction begins. Otherwise the repeat of a request
+/// could be refused by a node that has not applied its sale yet.
+const FOLLOW: &str = "/*M! SET SESSION wsrep_sync_wait = 1 */";
+
 /// Inserts the row, in the only table that is there before the first migration. Waits for a second.
 const LOCK: &str = "SET SESSION wsrep_trx_fragment_unit = 'statements',
         SESSION wsrep_trx_fragment_size = 1 /*M! , SESSION idle_transaction_timeout = 0 */;
@@ -33,6 +37,14 @@ const KEEP: &str = "SELECT get_lock(concat('stocklock.', md5(database())), 1e8)"
 pub(super) async fn is_on(connection: &mut MySqlConnection) -> sqlx::Result<bool> {
     let row = sqlx::query(IS_ON).fetch_optional(connection).await?;
     Ok(row.is_some())
+}
+
+/// Sets up a session of the service. Not every server has the variable.
+pub(super) async fn follow(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+    match connection.execute(FOLLOW).await {
+        Ok(_) | Err(sqlx::Error::Database(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Excludes the processes at all nodes, by a transaction of `keeper`. `connection` has the lock of its node.
