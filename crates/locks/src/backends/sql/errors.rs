@@ -85,11 +85,10 @@ impl Code {
                 1290 | 1792 | 1836 => Kind::ReadOnly,
                 // A prepared statement is unknown.
                 1243 => Kind::Stale,
-                // Shutdown, killed connection.
-                1053 | 1927 | 4031 => Kind::Disconnect,
-                // A Galera node has lost the others, COMMIT failed, the statement was interrupted; a proxy has
-                // lost the server.
-                1047 | 1180 | 1317 | 1969 | 3169 | 2000..=2999 | 9000..=9999 => Kind::Unknown,
+                // A Galera node has lost the others, shutdown, killed connection.
+                1047 | 1053 | 1927 | 4031 => Kind::Disconnect,
+                // COMMIT failed, the statement was interrupted; a proxy has lost the server.
+                1180 | 1317 | 1969 | 3169 | 2000..=2999 | 9000..=9999 => Kind::Unknown,
                 _ => Kind::Other,
             },
             Self::Postgres(sqlstate) => match sqlstate.as_str() {
@@ -178,10 +177,10 @@ mod tests {
             (Usable, RefusedForNow, mysql(&[1205, 1213])),
             (ReadOnly, Refused, mysql(&[1290, 1792, 1836])),
             (Broken, Refused, mysql(&[1243])),
-            (Usable, Unknown, mysql(&[1047, 1180, 1317, 1969, 3169])),
+            (Usable, Unknown, mysql(&[1180, 1317, 1969, 3169])),
             (Usable, Unknown, mysql(&[2000, 2013, 2999])),
             (Usable, Unknown, mysql(&[9000, 9001, 9999])),
-            (Broken, Unknown, mysql(&[1053, 1927, 4031])),
+            (Broken, Unknown, mysql(&[1047, 1053, 1927, 4031])),
             (Usable, Refused, mysql(&[5, 1062, 1999, 3000, 4025, 8999])),
             (
                 Usable,
