@@ -42,19 +42,21 @@ impl Limited {
             _ => CREATE_IN_POSTGRES,
         };
         admin.run(create).await.expect("a user can be created");
-        let mut url = as_user(server.url(), "shop");
-        if backend == Postgres {
-            // A list of servers, with which the pools make room as well.
-            let place = url.rfind('/').expect("it names a database");
-            let authority = url.rfind('@').expect("it names a user") + 1;
-            let again = format!(",{}", &url[authority..place]);
-            url.insert_str(place, &again);
-        }
         Self {
-            url,
+            url: as_user(server.url(), "shop"),
             server,
             backend,
         }
+    }
+
+    /// Lets the URL name its server so many times.
+    fn repeat_server(&mut self, times: usize) {
+        let mut url = reqwest::Url::parse(&self.url).expect("a URL");
+        let port = url.port().expect("it has a port");
+        let server = format!("127.0.0.1:{port}");
+        url.set_host(Some("HOST")).expect("it has a host");
+        url.set_port(None).expect("it has a host");
+        self.url = url.as_str().replace("HOST", &vec![server; times].join(","));
     }
 
     async fn connections(&self, admin: &Mutex<Raw>) -> u32 {
@@ -89,8 +91,10 @@ async fn buy_everywhere(app: &TestApp) {
 async fn sales_leave_connections_for_readiness_and_reads(
     #[values(Mysql, Postgres)] backend: Backend,
     #[values(false, true)] under_load: bool,
+    #[values(1, 2)] servers: usize,
 ) {
-    let limited = Limited::start(backend).await;
+    let mut limited = Limited::start(backend).await;
+    limited.repeat_server(servers);
     let admin = Mutex::new(Raw::connect(backend, limited.server.url()).await);
     let flags = ["--database-pool-size=8"];
     let app = TestApp::on_migrated(&limited.url, 1, &flags).await;

@@ -1,7 +1,7 @@
 //! Operations of several lines: all of them, or nothing.
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, Expiry, LateAttempt, SharedAnswer};
+use stocklock::ports::{AttemptOutcome, Expiry, LateAttempt, SharedAnswer, StoreError};
 use stocklock::stock::{Change, Operation};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
@@ -11,7 +11,7 @@ use super::fixture::{
     deduction, deduction_with_key, name, place, units,
 };
 use crate::support::rival::Rival;
-use crate::support::services::Backend::{self, Mysql, Postgres};
+use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Takes one unit of each SKU.
 fn order(skus: &[&str]) -> Operation {
@@ -225,4 +225,40 @@ async fn late_attempt_waits_for_every_warehouse(#[values(Mysql, Postgres)] backe
     let (late, ()) = tokio::join!(timeout(SOON, late), commit);
     let late = late.expect("soon").expect("no error");
     assert_matches!(late, LateAttempt::Recorded(movement) if movement.operation == order.id);
+}
+
+/// Goal: a decision about an attempt creates no level, and waits for one that another transaction creates.
+#[rstest]
+#[tokio::test]
+async fn late_attempt_leaves_no_level(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let fixture = two_levels(On::Sql(backend), 5).await;
+    let order = Operation::from(deduction("raw", 1));
+    let store = fixture.deductions();
+    let decide = async || store.late_attempt(&order, Expiry::passed()).await;
+    let level = async || {
+        let (sku, warehouse) = order.levels().next().expect("a level");
+        let level = store.level(sku, warehouse).await.expect("it answers");
+        level.map(|level| (level.on_hand, level.version))
+    };
+    assert_matches!(decide().await, Ok(LateAttempt::Dead));
+    assert_eq!(level().await, None);
+    if backend != Sqlite {
+        let mut creator = Raw::connect(backend, &fixture.url).await;
+        creator.begin().await;
+        let create =
+            "INSERT INTO stock (sku, warehouse, on_hand, version) VALUES ('raw', 'main', 3, 1)";
+        creator.run(create).await.expect("it is new");
+        let commit = async {
+            fixture.until_waiting().await;
+            creator.run("COMMIT").await.expect("it is committed");
+        };
+        let (late, ()) = tokio::join!(decide(), commit);
+        // PostgreSQL finds the level only when it inserts it.
+        let late = match late {
+            Err(StoreError::Aborted(_)) => decide().await,
+            late => late,
+        };
+        assert_matches!(late, Ok(LateAttempt::Dead));
+        assert_eq!(level().await, Some((3, 1)));
+    }
 }

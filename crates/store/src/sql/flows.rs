@@ -10,11 +10,11 @@ use super::dialect::Dialect;
 use super::errors::{before_commit, conflict_if_duplicate};
 use super::ledger_row::LedgerRow;
 use super::operations::select;
-use super::pool::PooledConnection;
+use super::pool::{PooledConnection, Transaction};
 use super::reads::identity;
 use super::snapshot::places;
 use super::statement::values;
-use crate::Result;
+use crate::{Result, StoreError};
 use stocklock_core::ports::{
     AttemptOutcome, BatchAnswer, Condition, DeductionStore, Expiry, LateAttempt, LedgerReader as _,
     OperationStore, ReadLevel, SharedAnswer, write_batch, write_shared,
@@ -65,20 +65,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
             // The servers round to whole milliseconds.
             let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
                 for (sku, warehouse) in places(slice::from_ref(operation)) {
-                    // There and back, because `FOR UPDATE` locks only at one node of a Galera cluster.
-                    let step = |step| values![sku.as_str(), warehouse.as_str(), step];
-                    let (there, back) = (step(1), step(-1));
-                    let stepped = tx.execute(&D::texts().step_version, &there).await;
-                    if stepped.map_err(before_commit)? > 0 {
-                        let stepped = tx.execute(&D::texts().step_version, &back).await;
-                        stepped.map_err(before_commit)?;
-                    } else {
-                        // The node of the attempt may have a level that this one does not have yet.
-                        let created = tx.execute(&D::texts().create_level, &there[..2]).await;
-                        created.map_err(conflict_if_duplicate)?;
-                        let deleted = tx.execute(&D::texts().delete_level, &there[..2]).await;
-                        deleted.map_err(before_commit)?;
-                    }
+                    write_without_change(&mut tx, sku, warehouse).await?;
                 }
                 let identity = identity(operation.id, operation.idempotency.as_ref());
                 let found = tx.fetch(&D::texts().recorded, &identity).await;
@@ -93,6 +80,32 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         })
         .await
     }
+}
+
+/// Writes a level so that it stays as it is, or is still missing. Of this transaction and an attempt at another node of
+/// a Galera cluster, only one can commit then; `FOR UPDATE` locks at one node only. The node of the attempt may have a
+/// level that this one does not have yet: so that is created and deleted.
+async fn write_without_change<D: Dialect>(
+    tx: &mut Transaction<D>,
+    sku: &Sku,
+    warehouse: &Warehouse,
+) -> Result<()> {
+    let texts = D::texts();
+    let place = values![sku.as_str(), warehouse.as_str()];
+    let [there, back] = [1, -1].map(|step| values![sku.as_str(), warehouse.as_str(), step]);
+    let stepped = tx.execute(&texts.step_version, &there).await;
+    let (undo, values) = if stepped.map_err(before_commit)? > 0 {
+        (&texts.step_version, &back[..])
+    } else {
+        let created = tx.execute(&texts.create_level, &place).await;
+        created.map_err(conflict_if_duplicate)?;
+        (&texts.delete_level, &place[..])
+    };
+    let undone = tx.execute(undo, values).await.map_err(before_commit)?;
+    if undone != 1 {
+        return Err(StoreError::Bug("the level was changed".into()));
+    }
+    Ok(())
 }
 
 #[async_trait]

@@ -97,8 +97,8 @@ impl<O: Clone> Hosts<O> {
     /// there are others: then it must also find out whether this one accepts writes.
     ///
     /// # Errors
-    /// That of the only server. If there are several: that of a server that allows no more connections, so that
-    /// the pools make room, or else one of a server that may answer a moment later.
+    /// That of the only server. If there are several: that of one that allows no more connections, so that the
+    /// pools make room; or an error that may pass, if one of them does not answer or all refuse writes.
     pub(crate) async fn open<C, F>(&self, open: impl Fn(O, bool) -> F) -> sqlx::Result<C>
     where
         F: Future<Output = sqlx::Result<C>>,
@@ -109,7 +109,7 @@ impl<O: Clone> Hosts<O> {
         }
         let first = self.reached.load(Ordering::Relaxed);
         let mut refusals = Vec::new();
-        let mut full = None;
+        let (mut full, mut all_answer) = (None, true);
         for server in (first..first + count).map(|server| server % count) {
             let opened = {
                 let _passing = Passing {
@@ -124,11 +124,16 @@ impl<O: Clone> Hosts<O> {
                     self.reached.store(server, Ordering::Relaxed);
                     return Ok(connection);
                 }
-                Err(error) if is_connection_limit(&error) => full = Some(error),
-                Err(error) => refusals.push(format!("{}: {error}", server + 1)),
+                Err(error) => {
+                    refusals.push(format!("{}: {error}", server + 1));
+                    all_answer &= error.as_database_error().is_some();
+                    if is_connection_limit(&error) {
+                        full = Some(error);
+                    }
+                }
             }
         }
-        if let Some(full) = full {
+        if let Some(full) = full.filter(|_| all_answer) {
             return Err(full);
         }
         let refusals = refusals.join("; ");

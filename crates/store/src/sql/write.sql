@@ -4,7 +4,7 @@
 INSERT INTO stock (sku, warehouse, on_hand, version) VALUES ($1, $2, 0, 0)
 
 -- delete_level (sku, warehouse): the one that this transaction has created
-DELETE FROM stock WHERE sku = $1 AND warehouse = $2
+DELETE FROM stock WHERE sku = $1 AND warehouse = $2 AND version = 0
 
 -- change_level (sku, warehouse, units, limit): a locked one; NULL keeps the backorder limit
 UPDATE stock SET on_hand = on_hand + $3, backorder_limit = coalesce($4, backorder_limit), version = version + 1
