@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use reqwest::{Client, Method, RequestBuilder};
 use stocklock_testkit::eventually;
 use stocklock_testkit::run::{number, rng};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::faults::buyers::{Buyers, Keys, PLENTY, SCARCE, restock};
 use crate::faults::{Ledger, in_time};
@@ -29,6 +29,8 @@ const SALES: usize = 300;
 const SELLS_WITHIN: Duration = Duration::from_secs(2);
 /// How soon `/readyz` must notice that there is no primary.
 const NOTICED_WITHIN: Duration = Duration::from_secs(1);
+/// More than an answer takes, and less than half of the time in which a cluster notices that its primary is cut off.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 /// Upper bound on the time until there is a new primary. Patroni needs 20 s.
 const REPLACED_WITHIN: Duration = Duration::from_mins(2);
 
@@ -245,4 +247,40 @@ async fn every_fault_is_survived(cluster: &impl Cluster, url: &str, name: &str) 
     )
     .await;
     assert_eq!(audited.code, Some(0), "{}", audited.stdout);
+}
+
+/// Goal: a primary that is cut off from the others sells nothing more, although the replicas reach it, and nothing of its
+/// attempts appears later.
+///
+/// Method: buyers go on all the time. The node is connected again when another one sells.
+async fn primary_that_is_cut_off_sells_nothing(cluster: &impl Cluster, name: &str) {
+    let shop = Shop::open(&cluster.url()).await;
+    let buyers = shop.sell(0).await;
+    shop.sells(0, &buyers).await;
+    let old = cluster.primary().await.expect("there is a primary");
+    buyers[0].watch();
+    cluster.cut_off(old).await.expect("it can be cut off");
+    // Answers that were on the way.
+    sleep(ON_THE_WAY).await;
+    let before = buyers.each_ref().map(Buyers::sales);
+    sleep(ON_THE_WAY).await;
+    assert!(!has_other(cluster, old).await, "it was replaced too soon");
+    assert_eq!(buyers.each_ref().map(Buyers::sales), before);
+    let replaced = is_replaced(cluster, old).await;
+    shop.sells(0, &buyers).await;
+    let pause = buyers[0].longest_pause();
+    println!(
+        "figure: {name}, primary cut off: sales stop for {:.1?}, of which {:.1?} after a new primary commits",
+        pause.length,
+        pause.end.saturating_duration_since(replaced)
+    );
+    cluster.connect_again(old).await.expect("it answers");
+    cluster.is_whole().await.expect("the nodes find each other");
+    shop.sells(0, &buyers).await;
+    shop.become_ready().await;
+    let primary = cluster.primary().await.expect("there is a primary");
+    let ledger = Ledger::at(&cluster.url_of(primary));
+    for purchases in join_all(buyers.map(Buyers::stop)).await {
+        purchases.assert_exact(&ledger).await;
+    }
 }

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use stocklock_testkit::eventually;
 
-use super::{Shop, every_fault_is_survived};
+use super::{Shop, every_fault_is_survived, primary_that_is_cut_off_sells_nothing};
 use crate::faults::buyers::Buyers;
 use crate::faults::{Ledger, SOON};
 use crate::support::services::{Cluster, GaleraCluster};
@@ -12,6 +12,12 @@ use crate::support::services::{Cluster, GaleraCluster};
 async fn galera_loses_no_sale_with_the_node_that_sells() {
     let cluster = GaleraCluster::start().await;
     every_fault_is_survived(&cluster, &cluster.url(), "Galera").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn galera_node_that_is_cut_off_sells_nothing() {
+    let cluster = GaleraCluster::start().await;
+    primary_that_is_cut_off_sells_nothing(&cluster, "Galera").await;
 }
 
 /// Goal: a node without a majority sells nothing, `/readyz` says so, and nothing of its attempts appears later.

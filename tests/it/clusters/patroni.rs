@@ -1,21 +1,14 @@
 //! PostgreSQL under Patroni.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
 use stocklock_testkit::eventually;
-use tokio::time::Instant;
 
-use super::{Shop, every_fault_is_survived, is_replaced};
+use super::{Shop, every_fault_is_survived, is_replaced, primary_that_is_cut_off_sells_nothing};
 use crate::faults::buyers::{Buyers, Keys, PLENTY};
-use crate::faults::{Ledger, SOON, in_time, send};
+use crate::faults::{Ledger, SOON, send};
 use crate::support::proxy::Mode;
 use crate::support::services::{Cluster, NODES, PatroniCluster, Replication};
-
-/// How soon a primary that is cut off must not sell any more. It steps down after 5 s, `retry_timeout`.
-const SILENT_WITHIN: Duration = Duration::from_millis(500);
 
 /// So few sales that Patroni promotes a standby without them: it may lack 1 MiB.
 const LOST: usize = 20;
@@ -39,42 +32,11 @@ async fn primary_is_found_among_the_hosts_of_the_url() {
     every_fault_is_survived(&cluster, &url, "Patroni without HAProxy").await;
 }
 
-/// Goal: a primary that is cut off from the others and from etcd sells nothing more, although the replicas reach it,
-/// and nothing of its attempts appears later.
-///
-/// Method: it is connected again when another node sells.
+/// From the other nodes and from etcd.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patroni_primary_that_is_cut_off_sells_nothing() {
     let cluster = PatroniCluster::start(Replication::Synchronous).await;
-    let shop = Shop::open(&cluster.url()).await;
-    let buyers = shop.sell(0).await;
-    shop.sells(0, &buyers).await;
-    let old = cluster.primary().await.expect("there is a primary");
-    buyers[0].watch();
-    cluster.cut_off(old).await;
-    let cut = Instant::now();
-    let replaced = is_replaced(&cluster, old).await;
-    shop.sells(0, &buyers).await;
-    let pause = buyers[0].longest_pause();
-    println!(
-        "figure: Patroni, primary cut off: sales stop for {:.1?}, of which {:.1?} after a new primary commits",
-        pause.length,
-        pause.end.saturating_duration_since(replaced)
-    );
-    let last_sale = pause.end - pause.length;
-    assert!(
-        last_sale < cut + in_time(SILENT_WITHIN),
-        "the old primary goes on selling"
-    );
-    cluster.connect_again(old).await;
-    cluster.is_whole().await.expect("the old primary follows");
-    shop.sells(0, &buyers).await;
-    shop.become_ready().await;
-    let primary = cluster.primary().await.expect("there is a primary");
-    let ledger = Ledger::at(&cluster.url_of(primary));
-    for purchases in join_all(buyers.map(Buyers::stop)).await {
-        purchases.assert_exact(&ledger).await;
-    }
+    primary_that_is_cut_off_sells_nothing(&cluster, "Patroni").await;
 }
 
 /// Goal: the method of the other tests notices lost sales, and the service warns of this set-up.

@@ -45,6 +45,12 @@ pub trait Cluster: Sync {
     /// Makes another node the primary, as an administrator does it, and returns when it is.
     fn switch_over(&self) -> impl Future<Output = Result<()>>;
 
+    /// Blocks all traffic between the primary and the others, until [`Self::connect_again`]. Clients still reach it.
+    fn cut_off(&self, node: usize) -> impl Future<Output = Result<()>>;
+
+    /// Undoes [`Self::cut_off`].
+    fn connect_again(&self, node: usize) -> impl Future<Output = Result<()>>;
+
     /// Kills a node and all that it has started (`SIGKILL`). Returns once they are dead.
     ///
     /// # Panics

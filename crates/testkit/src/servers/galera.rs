@@ -125,6 +125,13 @@ impl GaleraCluster {
         Ok((self.nodes.iter().map(|node| with_path(&node.url, &name))).collect())
     }
 
+    /// Whether the node drops all messages of the others.
+    async fn isolate(&self, node: usize, isolated: bool) -> Result<()> {
+        let isolate = u8::from(isolated);
+        let set = format!("SET GLOBAL wsrep_provider_options = 'gmcast.isolate={isolate}'");
+        sql::execute(&self.nodes[node].url, set).await
+    }
+
     /// Sends commands to HAProxy.
     async fn tell_proxy(&self, commands: &str) -> Result<()> {
         let mut socket = UnixStream::connect(self.proxy.directory().join("admin.sock")).await?;
@@ -184,6 +191,14 @@ impl Cluster for GaleraCluster {
             sleep(LOOK_INTERVAL).await;
         }
         Ok(())
+    }
+
+    async fn cut_off(&self, node: usize) -> Result<()> {
+        self.isolate(node, true).await
+    }
+
+    async fn connect_again(&self, node: usize) -> Result<()> {
+        self.isolate(node, false).await
     }
 
     /// The node is taken out of service in HAProxy, until another one has its connections.

@@ -142,18 +142,7 @@ impl PatroniCluster {
         &self.nodes[node].links.postgres
     }
 
-    /// Stops all traffic between the primary on the one side, the others and etcd on the other, until
-    /// [`Self::connect_again`]. What is sent meanwhile arrives then. Without etcd the node does not know whom to follow,
-    /// so it connects to no other node.
-    pub async fn cut_off(&self, node: usize) {
-        self.set_links(node, Mode::Blackhole).await;
-    }
-
-    /// Undoes [`Self::cut_off`].
-    pub async fn connect_again(&self, node: usize) {
-        self.set_links(node, Mode::Pass).await;
-    }
-
+    /// A primary has no connection of its own but to etcd.
     async fn set_links(&self, node: usize, mode: Mode) {
         let links = &self.nodes[node].links;
         for link in [&links.postgres, &links.api, &links.etcd] {
@@ -233,6 +222,16 @@ impl Cluster for PatroniCluster {
         }
     }
 
+    async fn cut_off(&self, node: usize) -> Result<()> {
+        self.set_links(node, Mode::Blackhole).await;
+        Ok(())
+    }
+
+    async fn connect_again(&self, node: usize) -> Result<()> {
+        self.set_links(node, Mode::Pass).await;
+        Ok(())
+    }
+
     /// As `patronictl switchover` does it.
     async fn switch_over(&self) -> Result<()> {
         let primary = self.primary().await.context("no primary")?;
@@ -269,7 +268,7 @@ impl Node {
             ("pg-1:8008", links.api.address().to_string()),
             (
                 "[etcd-1:2379, etcd-2:2379, etcd-3:2379]",
-                // Or else it would find another way to etcd.
+                // Otherwise Patroni asks etcd for its own address, and goes around the proxy.
                 format!("[{}]\n  use_proxies: true", links.etcd.address()),
             ),
             ("0.0.0.0:5432", format!("127.0.0.1:{port}")),
