@@ -77,7 +77,9 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
                 if name in SERVERS:
                     servers = Servers(plan.testkit, [name], apart)
                     url = stack.enter_context(closing(servers)).fact(name, "url")
-                yield stack.enter_context(closing(launch(number, DATABASE_URL=url)))
+                service = stack.enter_context(closing(launch(number, DATABASE_URL=url)))
+                load.deduct(service, service.strategy("single-sql"), CONNECTIONS[-1], 1)
+                yield service
 
         with closing(launch(0)) as service:
             # Fills the connection pools and the caches of prepared statements.

@@ -63,8 +63,8 @@ TEXTS = {
     ),
     "shards": (
         "Two deployments, which divide the SKUs",
-        f"{MANY} connections buy one SKU of one deployment, or half of them each one SKU of two. Each"
-        " deployment has a database of its own, on servers the database server, too, and one worker"
+        f"{MANY} connections buy one SKU of one deployment, or half of them buy one SKU of each of two."
+        " Each deployment has a database of its own, on servers the database server, too, and one worker"
         " thread. All programs share the cores of one machine. The rates of both are added.",
     ),
     "counter": (
