@@ -18,7 +18,8 @@ export TEST_SEED=$SEED TEST_BINARY=$target/dist/stocklock
 
 # One check a line: part | name | variables | filters of the tests in the targets `it` of all packages,
 # after options of the test harness. Tests that measure time run one after the other. Add a check here;
-# its figures are the lines `figure: …` that its tests print. The check `mutations` runs mutations.py.
+# its figures are the lines `figure: …` that its tests print. The check `mutations` runs mutations.py. The
+# explorer computes all the time, so its parts are compiled with optimisation.
 checks='
 load | fairness | | --test-threads=1 full::load:: full::abandoned_reads::
 load | logging | | --test-threads=1 logging::full::
@@ -53,8 +54,8 @@ locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::
 locks | package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
 locks | locks | | contract::full:: redlock::full:: sql::full::
-explorer | interleavings | EXPLORE=full | interleavings:: --skip walks::
-walks | walks | EXPLORE_SECONDS=1100 | walks::
+explorer | interleavings | EXPLORE=full CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true | interleavings:: --skip walks::
+walks | walks | EXPLORE_SECONDS=1000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true | walks::
 mutations | mutations | | --some 20
 '
 
@@ -86,6 +87,8 @@ while IFS='|' read -r in name variables arguments; do
     [[ $in == "$part" ]] || { part=$in ends=$((SECONDS + part_limit_s)) && echo "part $part"; }
     run=$((run + 1)) begin=$SECONDS log=$logs/$name.log
     command=("$CARGO" test --locked --workspace --no-fail-fast --test it -- --show-output)
+    [[ $in == explorer || $in == walks ]] &&
+        command=("$CARGO" test --locked --release --package stocklock-core --test it -- --show-output)
     [[ $name == mutations ]] && command=(python3 -u tests/mutations.py)
     # shellcheck disable=SC2086 # words of the list
     env $variables timeout $((ends > SECONDS ? ends - SECONDS : 1)) "${command[@]}" $arguments \
