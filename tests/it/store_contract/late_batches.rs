@@ -118,3 +118,33 @@ async fn level_that_changes_after_the_read_is_read_again(
     assert_eq!(answers, expected);
     assert!(fixture.audit("a").await.consistent());
 }
+
+/// Goal: a sale whose COMMIT had no answer is not refused because the repeat beside it cannot be answered now.
+///
+/// Method: PostgreSQL's answer is lost, and no new connection is possible. The look for a standby needs one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeat_leaves_the_unknown_outcome_of_others() {
+    let fixture = Fixture::with(Postgres, "a", 5).await;
+    let (proxy, url) = Proxy::before(&fixture.url).await;
+    let far = open_waiting(&url, 1, Duration::from_secs(1));
+    let first = [deduction_with_key("a", 1, "K")];
+    let first = far.deduct_all(&first, false).await;
+    assert_matches!(&first[..], [Ok(AttemptOutcome::Deducted { .. })]);
+    let lost = proxy.cut_after(STRATEGY.as_bytes(), 1);
+    let _refused = proxy.cut_before(b"application_name", u32::MAX);
+    let orders = [deduction_with_key("a", 1, "K"), deduction("a", 1)];
+    let orders = orders.map(|order| Deduction {
+        strategy: STRATEGY,
+        ..order
+    });
+    for answer in far.deduct_all(&orders, true).await {
+        assert_matches!(answer, Err(StoreError::OutcomeUnknown(..)));
+    }
+    assert_eq!(lost.fired(), 1);
+    let movements = fixture.movements("a").await;
+    assert!(
+        movements
+            .iter()
+            .any(|one| one.operation == orders[1].operation)
+    );
+}

@@ -271,7 +271,7 @@ impl<D: Dialect> SqlStore<D> {
         (plan, written, expiry): Tried<'_>,
     ) -> Result<BatchAttempt> {
         if plan.movements.is_empty() {
-            return self.with_recorded(plan.without_movements()).await;
+            return Ok(self.with_recorded(plan.without_movements()).await);
         }
         self.changed.remember(levels(&plan));
         let sku = &batch[0].first().sku;
@@ -295,7 +295,7 @@ impl<D: Dialect> SqlStore<D> {
             }
             Err(error) => {
                 let failed = plan.failed(error.expiring(expiry));
-                return self.with_recorded(failed).await;
+                self.with_recorded(failed).await
             }
         })
     }

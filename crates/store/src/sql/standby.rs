@@ -7,7 +7,7 @@
 use super::SqlStore;
 use super::dialect::Dialect;
 use super::errors::before_commit;
-use crate::Result;
+use crate::{Result, StoreError};
 use stocklock_core::ports::{AttemptOutcome, BatchAnswer, BatchAttempt};
 use stocklock_core::stock::Movement;
 
@@ -15,24 +15,31 @@ impl<D: Dialect> SqlStore<D> {
     /// The movements that were found, when the standby has them.
     pub(super) async fn at_standby(&self, found: Vec<Movement>) -> Result<Vec<Movement>> {
         if !found.is_empty() {
-            self.wait_for_standby().await?;
+            let waited = self.wait_for_standby().await;
+            waited.map_err(StoreError::outcome_unknown)?;
         }
         Ok(found)
     }
 
-    /// Answers that no commit of this attempt precedes: those that were recorded earlier wait for the standby.
-    pub(super) async fn with_recorded(&self, answers: Vec<BatchAnswer>) -> Result<BatchAttempt> {
-        let is_recorded = |answer| matches!(answer, &Ok(AttemptOutcome::Recorded(_)));
-        if answers.iter().any(is_recorded) {
-            self.wait_for_standby().await?;
+    /// Answers that no commit of this attempt precedes: those that were recorded earlier wait for the standby. An error
+    /// of this wait is no answer for the others, whose outcome may be unknown.
+    pub(super) async fn with_recorded(&self, mut answers: Vec<BatchAnswer>) -> BatchAttempt {
+        let is_recorded = |answer: &BatchAnswer| matches!(answer, Ok(AttemptOutcome::Recorded(_)));
+        if answers.iter().any(is_recorded)
+            && let Err(error) = self.wait_for_standby().await
+        {
+            let mut error = StoreError::outcome_unknown(error);
+            for answer in answers.iter_mut().filter(|one| is_recorded(one)) {
+                *answer = Err(error.share());
+            }
         }
-        Ok(BatchAttempt::Answered(answers))
+        BatchAttempt::Answered(answers)
     }
 
     /// Returns when the synchronous standby, if there is one, has what is visible now.
     ///
     /// # Errors
-    /// [`OutcomeUnknown`](crate::StoreError::OutcomeUnknown) if that could not be found out.
+    /// That could not be found out.
     pub(super) async fn wait_for_standby(&self) -> Result<()> {
         let Some([standby, change]) = D::STANDBY else {
             return Ok(());
