@@ -65,8 +65,9 @@ impl Code {
     /// Whether a statement that commits as it ends, and failed with this code, has not committed.
     pub(super) fn is_of_the_statement(&self) -> bool {
         match self {
-            // Not: connection exceptions, shutdown, system errors such as the disk's, internal errors.
-            Self::Postgres(sqlstate) => !["08", "57P0", "58", "XX"]
+            // Not: connection exceptions, shutdown, system errors such as the disk's, internal errors; a transaction
+            // that took too long.
+            Self::Postgres(sqlstate) => !["08", "57P0", "58", "XX", "25P04"]
                 .iter()
                 .any(|class| sqlstate.is_empty() || sqlstate.starts_with(class)),
             // Not: COMMIT failed; a node of Galera lost the majority, and commits what it has sent when it is back;
