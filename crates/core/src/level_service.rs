@@ -247,7 +247,13 @@ async fn change_once(
     let recorded = match &outcome {
         AttemptOutcome::Recorded(movement) => Some(movement.as_ref().clone()),
         _ if (unknown.is_some() && !is_answered) || may_be_recorded => {
-            store.recorded(&line.sku, operation.id, key).await?
+            let found = store.recorded(&line.sku, operation.id, key).await;
+            if outcome == AttemptOutcome::Duplicate {
+                // The ledger has it, so an error of this read is no refusal.
+                found.map_err(StoreError::outcome_unknown)?
+            } else {
+                found?
+            }
         }
         _ => None,
     };
@@ -360,9 +366,10 @@ async fn replay(
     }
     let line = operation.first();
     let is_set = matches!(line.change, Change::Set(_));
-    // Here, because a read that fails must not turn a change that was made into a refusal.
+    // A read that fails must not turn a change that was made into a refusal.
     let level = if is_set {
-        store.level(&line.sku, &line.warehouse).await?
+        let level = store.level(&line.sku, &line.warehouse).await;
+        level.map_err(StoreError::outcome_unknown)?
     } else {
         None
     };
@@ -372,7 +379,8 @@ async fn replay(
     let movements = if operation.is_single() {
         vec![movement]
     } else {
-        store.operation(recorded).await?
+        let movements = store.operation(recorded).await;
+        movements.map_err(StoreError::outcome_unknown)?
     };
     Ok(Ok(Changed {
         operation: recorded,

@@ -99,10 +99,13 @@ impl DeductionRun<'_> {
                 self.release_lock().await;
                 return Ok(Outcome::Retry);
             }
-            AttemptOutcome::Duplicate => match self.recorded().await? {
-                Some(movement) => self.replay(movement),
-                None => return Ok(Outcome::Retry),
-            },
+            // The ledger has it, so an error of this read is no refusal.
+            AttemptOutcome::Duplicate => {
+                match self.recorded().await.map_err(StoreError::outcome_unknown)? {
+                    Some(movement) => self.replay(movement),
+                    None => return Ok(Outcome::Retry),
+                }
+            }
             AttemptOutcome::Recorded(movement) => self.replay(*movement),
             AttemptOutcome::Insufficient { available } => {
                 // The retry of a request that took the last unit finds none left. So a refusal is

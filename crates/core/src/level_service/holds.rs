@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use super::{Changed, LevelService, OrderedLine, name_request_lines};
+use crate::ports::StoreError;
 use crate::stock::{
     HoldEnd, HoldFilter, Idempotency, MadeLine, Movement, OpenHold, Operation, OperationId,
     Resolved, Sku, StockError, Warehouse,
@@ -271,7 +272,9 @@ impl LevelService {
     }
 
     async fn replay(&self, operation: OperationId) -> Result<Changed, StockError> {
-        let movements = self.store.operation(operation).await?;
+        let movements = self.store.operation(operation).await;
+        // It was made, so an error of this read is no refusal.
+        let movements = movements.map_err(StoreError::outcome_unknown)?;
         Ok(Changed {
             operation,
             lines: movements.into_iter().map(MadeLine::from).collect(),

@@ -158,7 +158,12 @@ impl LevelService {
         if !due.is_empty() {
             return match self.expire(due, deadline, "sale").await {
                 // The next attempt sees what has become of them.
-                Ok(_) | Err(StockError::OutcomeUnknown { .. }) => Ok(true),
+                Ok(_) | Err(StockError::OutcomeUnknown { .. }) if Instant::now() < deadline => {
+                    Ok(true)
+                }
+                Ok(_) | Err(StockError::OutcomeUnknown { .. }) => {
+                    Err(StockError::Overloaded { what })
+                }
                 Err(error) => Err(error),
             };
         }
