@@ -17,9 +17,11 @@ interface Answer {
   body: { code?: string; [field: string]: unknown };
 }
 
-/** Sells `quantity` units under `key`. Every answer but 200 means that nothing was sold. */
+/** Sells `quantity` units under `key`. Every answer but 200 means that nothing was or will be sold. */
 export async function sell(url: string, sku: string, quantity: number, key: string): Promise<Answer> {
   const end = Date.now() + LIMIT_MS;
+  // Until then, an earlier request that had no answer may still be made.
+  let final = 0;
   for (let attempt = 0; ; attempt++) {
     // With full jitter, so that clients do not return together.
     let pause = Math.random() * Math.min(100 * 2 ** attempt, 5_000);
@@ -41,12 +43,19 @@ export async function sell(url: string, sku: string, quantity: number, key: stri
       const isJson = /[/+]json/.test(response.headers.get("Content-Type") ?? "");
       const body: Answer["body"] = isJson ? JSON.parse(text) : {};
       const repeats = [429, 500, 502, 503, 504].includes(response.status) || body.code === "request-in-flight";
-      if (!repeats) return { status: response.status, body };
       problem = `${response.status} ${body.code ?? ""}`;
-      pause += 1000 * Number(response.headers.get("Retry-After") ?? 0);
+      if (repeats) {
+        pause += 1000 * Number(response.headers.get("Retry-After") ?? 0);
+        if ([500, 502, 504].includes(response.status)) final = Date.now() + REQUEST_MS;
+      } else if (response.status === 200 || Date.now() >= final) {
+        return { status: response.status, body };
+      } else {
+        pause = final - Date.now();
+      }
     } catch (error) {
       // No complete answer: the units may be sold.
       problem = error;
+      final = Date.now() + REQUEST_MS;
     } finally {
       clearTimeout(timer);
     }

@@ -22,7 +22,7 @@ REQUEST_LIMIT = 10
 
 
 def sell(url, sku, quantity, key):
-    """Sells units under `key`. Returns status and body; every status but 200 means that nothing was sold."""
+    """Sells units under `key`. Returns status and body; every status but 200 means that nothing was or will be sold."""
     body = json.dumps({"sku": sku, "quantity": quantity, "reference": key}).encode()
     headers = {
         "Authorization": "Bearer " + os.environ.get("STOCKLOCK_KEY", ""),
@@ -31,6 +31,8 @@ def sell(url, sku, quantity, key):
     }
     end = time.monotonic() + LIMIT
     attempt = 0
+    # Until then, an earlier request that had no answer may still be made.
+    final = 0.0
     while True:
         # With full jitter, so that clients do not return together.
         pause = random.uniform(0, min(0.1 * 2**attempt, 5))
@@ -46,13 +48,20 @@ def sell(url, sku, quantity, key):
             is_json = response.headers.get_content_type().endswith("json")
             answer = json.loads(text) if is_json else {}
             code = answer.get("code")
-            if response.status not in (429, 500, 502, 503, 504) and code != "request-in-flight":
-                return response.status, answer
             problem = f"{response.status} {code}"
-            pause += float(response.headers.get("Retry-After", 0))
+            now = time.monotonic()
+            if response.status in (429, 500, 502, 503, 504) or code == "request-in-flight":
+                pause += float(response.headers.get("Retry-After", 0))
+                if response.status in (500, 502, 504):
+                    final = now + REQUEST_LIMIT
+            elif response.status == 200 or now >= final:
+                return response.status, answer
+            else:
+                pause = final - now
         except (OSError, http.client.HTTPException) as error:
             # No complete answer: the units may be sold.
             problem = error
+            final = time.monotonic() + REQUEST_LIMIT
         if time.monotonic() + pause > end:
             raise TimeoutError(f"order {key}: unknown outcome: {problem}")
         time.sleep(pause)

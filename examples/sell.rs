@@ -31,22 +31,37 @@ struct Order {
 }
 
 impl Order {
-    /// Sells the units. Returns status and body; every status but 200 means that nothing was sold.
+    /// Sells the units. Returns status and body; every status but 200 means that nothing was or will be
+    /// sold.
     async fn sell(&self, client: &Client) -> Result<(u16, Value), String> {
         let end = Instant::now() + LIMIT;
+        // Until then, an earlier request that had no answer may still be made.
+        let mut last = Instant::now();
         for attempt in 0.. {
             // With full jitter, so that clients do not return together.
             let longest = Duration::from_millis(100) * 2_u32.pow(attempt.min(6));
             let mut pause = longest.mul_f64(fraction());
             let problem = match self.try_once(client).await {
-                Ok((429 | 500 | 502 | 503 | 504, retry_after, body)) => {
+                Ok((status @ (429 | 500 | 502 | 503 | 504), retry_after, body)) => {
                     pause += retry_after;
+                    if matches!(status, 500 | 502 | 504) {
+                        last = Instant::now() + REQUEST_LIMIT;
+                    }
                     body.to_string()
                 }
                 Ok((_, _, body)) if body["code"] == "request-in-flight" => body.to_string(),
-                Ok((status, _, body)) => return Ok((status, body)),
+                Ok((status, _, body)) if status == 200 || Instant::now() >= last => {
+                    return Ok((status, body));
+                }
+                Ok((_, _, body)) => {
+                    pause = last - Instant::now();
+                    body.to_string()
+                }
                 // No complete answer: the units may be sold.
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    last = Instant::now() + REQUEST_LIMIT;
+                    error.to_string()
+                }
             };
             if Instant::now() + pause > end {
                 return Err(format!("order {}: unknown outcome: {problem}", self.key));

@@ -20,8 +20,8 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::deploy::{program, run};
-use crate::faults::KEY;
-use crate::support::app::{client, send};
+use crate::faults::{KEY, until};
+use crate::support::app::{client, counted, send};
 use crate::support::process::Process;
 use crate::support::proxy::Proxy;
 
@@ -102,12 +102,8 @@ async fn forward(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
     (status, [(header::CONTENT_TYPE, content_type)], body).into_response()
 }
 
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn example_sells_each_order_once(
-    #[values(python, typescript, rust)] client_of: fn(&Path) -> Command,
-) {
-    let directory = TempDir::new().expect("a directory");
+/// A replica with `units` of tea, and a key for it.
+async fn shop(directory: &TempDir, units: u32) -> (Process, String) {
     let database = format!("sqlite://{}/stock.db", directory.path().display());
     let variables = [("DATABASE_URL", &*database), ("AUTH", "keys")];
     let create = [
@@ -115,16 +111,69 @@ async fn example_sells_each_order_once(
         "create",
         "--name=a",
         "--caller=shop",
-        "--scopes=sell,stock,read",
+        "--scopes=sell,stock,read,admin",
     ];
     let key = Process::run(&create, &variables).await.stdout;
     let key = key.trim().to_owned();
     let replica = Process::serving(&["serve"], &variables).await;
     let level = client()
         .put(replica.url("/stock/tea"))
-        .json(&json!({"on_hand": 5}));
+        .json(&json!({"on_hand": units}));
     assert_eq!(send(level.bearer_auth(&key)).await.status, 201);
+    (replica, key)
+}
 
+/// Goal: a refusal is not taken for final while an earlier request that had no answer may still be made.
+///
+/// Method: the first request is lost, the second is refused. Then there are units.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn example_asks_again_after_a_refusal_that_is_not_final(
+    #[values(python, typescript, rust)] client_of: fn(&Path) -> Command,
+) {
+    let directory = TempDir::new().expect("a directory");
+    let (replica, key) = shop(&directory, 0).await;
+    let address = replica.url("").trim_start_matches("http://").to_owned();
+    let proxy = Proxy::to(address.trim_end_matches('/')).await;
+    let lost = proxy.cut_before(b"order-7", 1);
+    let sold = tokio::task::spawn_blocking(client_with(client_of, &directory, &proxy, &key));
+    let refused =
+        "stock_deductions_total{strategy=\"group-commit\",outcome=\"insufficient-stock\"}";
+    until("it is refused", async || {
+        let metrics = client().get(replica.url("/metrics")).bearer_auth(&key);
+        counted(send(metrics).await.text(), refused) == 1
+    })
+    .await;
+    let delivery = client()
+        .post(replica.url("/stock/tea/adjust"))
+        .json(&json!({"delta": 5, "reason": "delivery"}));
+    send(delivery.bearer_auth(&key)).await.ok();
+    let (success, stdout, stderr) = sold.await.expect("no panic");
+    assert!(success, "{stdout}{stderr}");
+    let answer: Value = serde_json::from_str(&stdout).expect("it prints the answer");
+    assert_eq!((lost.fired(), &answer["remaining"]), (1, &json!(3)));
+}
+
+/// Runs a client that orders two units through the proxy.
+fn client_with(
+    client_of: fn(&Path) -> Command,
+    directory: &TempDir,
+    proxy: &Proxy,
+    key: &str,
+) -> impl FnOnce() -> (bool, String, String) + use<> {
+    let mut sell = client_of(directory.path());
+    sell.arg(format!("http://{}", proxy.address()));
+    sell.args(["tea", "2", "order-7"]).env("STOCKLOCK_KEY", key);
+    move || run(&mut sell)
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn example_sells_each_order_once(
+    #[values(python, typescript, rust)] client_of: fn(&Path) -> Command,
+) {
+    let directory = TempDir::new().expect("a directory");
+    let (replica, key) = shop(&directory, 5).await;
     let gateway = Arc::new(Gateway {
         replica: replica.url("/stock/deduct"),
         client: client(),
@@ -142,11 +191,7 @@ async fn example_sells_each_order_once(
     let before = proxy.cut_before(b"order-7", 1);
     let after = proxy.cut_after(b"order-7", 1);
 
-    let mut sell = client_of(directory.path());
-    sell.arg(format!("http://{}", proxy.address()));
-    sell.args(["tea", "2", "order-7"])
-        .env("STOCKLOCK_KEY", &key);
-    let sold = tokio::task::spawn_blocking(move || run(&mut sell)).await;
+    let sold = tokio::task::spawn_blocking(client_with(client_of, &directory, &proxy, &key)).await;
     let (success, stdout, stderr) = sold.expect("no panic");
     assert!(success, "{stdout}{stderr}");
     let answer: Value = serde_json::from_str(&stdout).expect("it prints the answer");
