@@ -112,7 +112,9 @@ pub(super) async fn dropped_guard_is_released_in_background(rig: &impl Rig) {
     assert_eq!(lost.await, LostReason::Released);
     use_lock(&rig.manager(), "dropped").await;
     assert_eq!((counts.dropped(), counts.lost()), (1, 0));
-    assert_eq!((manager.held(), manager.names()), (0, 0));
+    // The server may have released it before the manager has the answer.
+    let is_forgotten = async || (manager.held(), manager.names()) == (0, 0);
+    eventually("the name is forgotten", rig.soon(), is_forgotten).await;
 }
 
 pub(super) async fn child_guard_keeps_lock_after_parent_release(rig: &impl Rig) {
