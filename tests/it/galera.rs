@@ -109,7 +109,7 @@ async fn migration_of_a_killed_process_is_finished_on_galera() {
     );
 }
 
-/// How many rows a node changes while it lags.
+/// A table whose change keeps a node busy: it applies each row by itself.
 const FILLER: [&str; 3] = [
     "CREATE TABLE filler (number INT PRIMARY KEY AUTO_INCREMENT, changes INT NOT NULL)",
     "INSERT INTO filler (changes) SELECT 0 FROM seq_1_to_200000",

@@ -157,14 +157,10 @@ impl LevelService {
         let due = self.due(Some(level.clone()), None).await?;
         if !due.is_empty() {
             return match self.expire(due, deadline, "sale").await {
+                Err(error) if !matches!(error, StockError::OutcomeUnknown { .. }) => Err(error),
+                _ if Instant::now() >= deadline => Err(StockError::Overloaded { what }),
                 // The next attempt sees what has become of them.
-                Ok(_) | Err(StockError::OutcomeUnknown { .. }) if Instant::now() < deadline => {
-                    Ok(true)
-                }
-                Ok(_) | Err(StockError::OutcomeUnknown { .. }) => {
-                    Err(StockError::Overloaded { what })
-                }
-                Err(error) => Err(error),
+                _ => Ok(true),
             };
         }
         let now = self.store.level(&level.0, &level.1).await?;

@@ -258,8 +258,8 @@ fn hold_is_replaced_once_in_every_schedule() {
 
 /// Goal: no message of a batch makes a hold that was refused.
 ///
-/// Method: random schedules of three holders, who may share a message that arrives late. A rival takes all units
-/// and brings them back when somebody was refused.
+/// Method: random schedules of three holders, who may share a message that arrives late. A rival takes all units,
+/// and returns them after a refusal.
 #[test]
 fn late_message_makes_no_hold_that_was_refused() {
     let (mut refused, mut late) = (0, 0);

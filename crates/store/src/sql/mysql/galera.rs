@@ -8,6 +8,7 @@
 use std::future::pending;
 
 use sqlx::migrate::{Migrate as _, MigrateError};
+use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{Executor as _, MySqlConnection};
 
 use crate::sql::migration::{self, Exclusion, TABLE};
@@ -21,7 +22,10 @@ const READ_LATEST: &str = "SET SESSION wsrep_sync_wait = 15";
 
 /// The same for each session of the service, at reads and where a transaction begins. Otherwise the repeat of a request
 /// could be refused by a node that has not applied its sale yet.
-const FOLLOW: &str = "/*M! SET SESSION wsrep_sync_wait = 1 */";
+const FOLLOW: &str = "SET SESSION wsrep_sync_wait = 1";
+
+/// What a server without Galera may answer: the variable is unknown.
+const UNKNOWN_VARIABLE: u16 = 1193;
 
 /// Inserts the row, in the only table that is there before the first migration. Waits for a second.
 const LOCK: &str = "SET SESSION wsrep_trx_fragment_unit = 'statements',
@@ -39,12 +43,17 @@ pub(super) async fn is_on(connection: &mut MySqlConnection) -> sqlx::Result<bool
     Ok(row.is_some())
 }
 
-/// Sets up a session of the service. Not every server has the variable.
+/// Lets the reads of a session wait for the cluster, if the server can be a part of one.
 pub(super) async fn follow(connection: &mut MySqlConnection) -> sqlx::Result<()> {
-    match connection.execute(FOLLOW).await {
-        Ok(_) | Err(sqlx::Error::Database(_)) => Ok(()),
-        Err(error) => Err(error),
-    }
+    let followed = connection.execute(FOLLOW).await.map(drop);
+    followed.or_else(|error| {
+        let answer = error.as_database_error();
+        let answer = answer.and_then(|it| it.try_downcast_ref::<MySqlDatabaseError>());
+        match answer.map(MySqlDatabaseError::number) {
+            Some(UNKNOWN_VARIABLE) => Ok(()),
+            _ => Err(error),
+        }
+    })
 }
 
 /// Excludes the processes at all nodes, by a transaction of `keeper`. `connection` has the lock of its node.
