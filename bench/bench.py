@@ -1,5 +1,6 @@
 """A bench from start to end: starts the servers, runs the experiments, stops the servers."""
 
+import os
 import resource
 import shutil
 import socket
@@ -11,7 +12,7 @@ from typing import Any
 
 from . import experiments, load, parts
 from .experiments import CLIENTS, CONNECTIONS, CROWDS, Site
-from .process import BenchError, say
+from .process import BenchError, run, say
 from .servers import Database, MariaDb, PostgreSql, Redis, Servers
 from .service import Service
 
@@ -62,14 +63,16 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
         }
         port = plan.port + PORTS * number
 
-        def launch(number: int, **other: str) -> Service:
+        def launch(
+            number: int, mode: str = "lab", key: str | None = None, **other: str
+        ) -> Service:
             """Starts the replica with this number. Several share the cores of one machine."""
             log = directory / f"stocklock-{number}.log"
             threads = {"TOKIO_WORKER_THREADS": "1"} if number > 0 else {}
-            return Service(binary, log, port + number, environment | threads | other)
+            return Service(binary, log, port + number, environment | threads | other, mode, key)
 
         @contextmanager
-        def launch_apart(number: int) -> Iterator[Service]:
+        def launch_apart(number: int, **other: str) -> Iterator[Service]:
             apart = directory / f"apart-{number}"
             apart.mkdir()
             with ExitStack() as stack:
@@ -77,7 +80,13 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
                 if name in SERVERS:
                     servers = Servers(plan.testkit, [name], apart)
                     url = stack.enter_context(closing(servers)).fact(name, "url")
-                service = stack.enter_context(closing(launch(number, DATABASE_URL=url)))
+                other["DATABASE_URL"] = url
+                mode, key = "serve" if "AUTH" in other else "lab", None
+                if other.get("AUTH") == "keys":
+                    create = [str(binary), *"keys create --name bench --caller bench".split()]
+                    create += ["--scopes", "read,sell,stock"]
+                    key = run(create, environment=os.environ | environment | other).strip()
+                service = stack.enter_context(closing(launch(number, mode, key, **other)))
                 load.deduct(service, service.strategy("single-sql"), CONNECTIONS[-1], 1)
                 yield service
 

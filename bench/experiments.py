@@ -28,7 +28,7 @@ CLIENTS = (1, 4, 16, 64)
 class Site:
     """One build of the service with its servers, and a directory for scripts and logs. `launch`
     starts another replica on the port that is so far behind `port`, and `launch_apart` one with a
-    database of its own, on another server."""
+    database of its own, on another server; with the setting AUTH it is `stocklock serve`."""
 
     service: Service
     database: Database
@@ -37,7 +37,7 @@ class Site:
     settings: dict[str, dict[str, str]]
     port: int
     launch: Callable[[int], Service]
-    launch_apart: Callable[[int], AbstractContextManager[Service]]
+    launch_apart: Callable[..., AbstractContextManager[Service]]
 
 
 def direct_round(

@@ -11,6 +11,7 @@ from .service import PLENTY, Audit, Client, Strategy
 SCRIPTS = Path(__file__).resolve().parent
 # The header of the key, and the one that takes its place in requests without a key.
 KEY, NO_KEY = "Idempotency-Key", "X-Benchmark-Key"
+NO_AUTHORIZATION = f"X-Benchmark-1: Bearer {'x' * 70}"
 
 # The result of one run, as in performance.json: `connections`; `rate`, the answers with status 200
 # per second; `refused`, the other answers per second, which are not throughput; `p50_ms`, `p99_ms`;
@@ -32,8 +33,14 @@ def healthz(service: Client, connections: int, seconds: float) -> Run:
 def deduct(service: Client, strategy: Strategy, connections: int, seconds: float) -> Run:
     """Deductions of one new SKU with plenty in stock. Raises if the run is void."""
     sku = new_sku(service)
-    path = f"/stock/deduct?sku={sku}&strategy={strategy.name}"
-    measured = _orders(service, "POST", path, connections, seconds)
+    path, header = f"/stock/deduct?sku={sku}", KEY
+    if service.mode == "lab":
+        path += f"&strategy={strategy.name}"
+    else:
+        # As long without a key as with one, so that wrk needs as much time.
+        authorization = f"Authorization: Bearer {service.key}" if service.key else NO_AUTHORIZATION
+        header = f"{authorization}\r\n{KEY}"
+    measured = _orders(service, "POST", path, connections, seconds, header=header)
     audit = check(service, strategy, measured, connections, service.final_audit(sku))
     return measured | {"lost": audit.drift}
 

@@ -199,6 +199,22 @@ def shards(site: Site) -> Iterator[Sides]:
 
 
 @contextmanager
+def settings(site: Site) -> Iterator[Sides]:
+    """256 connections buy one SKU of a deployment that wants an API key, or records events."""
+    with ExitStack() as stack:
+
+        def deployment(number: int, **other: str) -> Callable[[float], Run]:
+            service = stack.enter_context(site.launch_apart(number, **other))
+            return partial(load.deduct, service, service.strategy("group-commit"), MANY)
+
+        yield {
+            "AUTH=none": deployment(1, AUTH="none"),
+            "AUTH=keys": deployment(2, AUTH="keys"),
+            "EVENTS=on": deployment(3, AUTH="none", EVENTS="on"),
+        }
+
+
+@contextmanager
 def counter(site: Site) -> Iterator[Sides]:
     """`redis-lua` asks the counter in Redis, and then sells like `group-commit`."""
     redis_lua = site.service.strategy("redis-lua")
@@ -234,6 +250,7 @@ PARTS: dict[str, Callable[[Site], AbstractContextManager[Sides]]] = {
     "holds": holds,
     "cold": cold,
     "shards": shards,
+    "settings": settings,
     "counter": counter,
 }
 # Replicas cannot share SQLite. The claims about the counter are about servers.

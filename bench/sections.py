@@ -67,6 +67,11 @@ TEXTS = {
         " Each deployment has a database of its own, on servers the database server, too, and one worker"
         " thread. All programs share the cores of one machine. The rates of both are added.",
     ),
+    "settings": (
+        "API keys and events",
+        f"{MANY} connections buy one SKU of `stocklock serve`: without keys, with an API key, and with events."
+        " Each deployment has a database and one worker thread of its own.",
+    ),
     "counter": (
         "A counter in Redis in front of `group-commit`",
         "`redis-lua` asks a counter in Redis, and then sells like `group-commit`. It has"

@@ -22,6 +22,11 @@ Audit = namedtuple("Audit", "sold held drift consistent")
 class Client:
     """Asks a replica, or nginx in front of replicas."""
 
+    # `lab`, in which a request can name its strategy, or `serve`.
+    mode = "lab"
+    # The API key, if the replica wants one.
+    key: str | None = None
+
     def __init__(self, address: str) -> None:
         self.address = address
 
@@ -112,19 +117,25 @@ class Client:
     def _exchange(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
         with closing(HTTPConnection(self.address, timeout=30)) as connection:
             headers = {"Content-Type": "application/json"} if body else {}
+            if self.key:
+                headers["Authorization"] = f"Bearer {self.key}"
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 
 
 class Service(Client, Process):
-    """A replica without nginx: `stocklock lab`, in which a request can name its strategy."""
+    """A replica without nginx."""
 
-    def __init__(self, binary: Path, log: Path, port: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, binary: Path, log: Path, port: int, environment: dict[str, str],
+        mode: str = "lab", key: str | None = None,
+    ) -> None:  # fmt: skip
         Client.__init__(self, f"127.0.0.1:{port}")
+        self.mode, self.key = mode, key
         own = {"PATH": os.environ.get("PATH", ""), "LISTEN": self.address, "REPLICA_ID": "bench",
                "LOG": "warn"}  # fmt: skip
         # setpriv: the replica ends even if the bench is killed.
-        command = [program("setpriv"), "--pdeathsig=TERM", "--", str(binary), "lab"]
+        command = [program("setpriv"), "--pdeathsig=TERM", "--", str(binary), mode]
         Process.__init__(self, command, log, environment | own)
         self.await_ready(self)

@@ -1,8 +1,8 @@
 //! Asks the counter of a level before a deduction, and corrects it afterwards.
 //!
 //! Guarantees: a counter only refuses. What it admits is decided by SQL; what it refuses is final only if
-//! the request has no key, because only the ledger knows retries. One task per level and replica loads a
-//! counter. If a replica dies in between, the counter hides units until it expires.
+//! the request has no key, because only the ledger knows retries. One deduction per level and replica loads a
+//! counter, and the others wait for it. If a replica dies in between, the counter hides units until it expires.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -128,6 +128,8 @@ impl Counters {
                     metrics.counter_asked("loaded");
                     match &*self.load(deduction, levels).await {
                         Loaded::Done => {}
+                        // Another deduction may have begun the first load before this one came.
+                        Loaded::UnknownSku if loads == 1 => {}
                         Loaded::UnknownSku => return Ok(Asked::Refused(StockError::UnknownSku)),
                         Loaded::NoCounter(error) => return Err(unavailable(FAILS, error.clone())),
                         Loaded::NotRead(error) => return Err(lock(error).share().into()),

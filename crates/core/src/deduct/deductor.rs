@@ -18,8 +18,7 @@ pub struct Deductor {
 }
 
 impl Deductor {
-    /// A deductor whose deductions count as writes of `writes`. `levels` ends the holds whose units are
-    /// needed.
+    /// A deductor whose deductions count as writes of `writes`. `levels` ends due holds whose units are needed.
     #[must_use]
     pub fn new(context: DeductionContext, writes: WritePool, levels: LevelService) -> Self {
         Self {
@@ -32,7 +31,8 @@ impl Deductor {
     /// Deducts under `strategy`. Answers at the deduction's deadline at the latest.
     ///
     /// # Errors
-    /// As [`DeductionRun::run`]; [`StockError::Overloaded`] if too many writes run;
+    /// As [`DeductionRun::run`]; [`StockError::Insufficient`] from memory if the level was just sold out;
+    /// [`StockError::WrongShard`]; [`StockError::Overloaded`] if too many writes run;
     /// [`StockError::OutcomeUnknown`] if the deadline passes first.
     ///
     /// # Cancel safety
@@ -45,7 +45,9 @@ impl Deductor {
         safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
-        let admitted = match strategy.known_refusal(&self.context, &deduction) {
+        let refusal = strategy.known_refusal(&self.context, &deduction);
+        let level = || (deduction.sku.clone(), deduction.warehouse.clone());
+        let admitted = match refusal.filter(|_| self.levels.is_known_to_be_empty(&level())) {
             Some(refusal) => Err(refusal),
             None => self.writes.admit(&deduction.sku, []),
         };

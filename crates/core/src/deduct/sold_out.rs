@@ -1,9 +1,9 @@
 //! The levels that this replica knows to be sold out, so that it can refuse without the database.
 //!
 //! Guarantees: a level counts as sold out for at most [`MAX_AGE`] after the batch was sent that found
-//! no unit available. A change of the level by this replica ends that at once: no batch of the level is in
-//! flight while it is made. At most [`SHARDS`] times [`MAX_LEVELS`]
-//! levels are remembered.
+//! no unit available. A change of the level by this replica removes it before its caller is answered; no batch of
+//! the level is in flight during the change, so no older finding comes back. At most [`PARTS`] times
+//! [`MAX_LEVELS`] levels are remembered.
 //!
 //! Units on back order count as available, so a level that can be sold beyond zero is not sold out.
 
@@ -18,10 +18,10 @@ use crate::ports::{AttemptOutcome, BatchAnswer};
 use crate::stock::{Deduction, Operation, Sku, Warehouse};
 
 /// How old a refusal from memory may be.
-const MAX_AGE: Duration = Duration::from_millis(500);
+pub(crate) const MAX_AGE: Duration = Duration::from_millis(500);
 
 /// The number of parts, each with its own mutex.
-const SHARDS: usize = 64;
+const PARTS: usize = 64;
 
 /// How many levels each part remembers.
 const MAX_LEVELS: usize = 128;
@@ -32,13 +32,13 @@ type Level = (Sku, Warehouse);
 /// What a replica knows of its levels.
 #[derive(Debug)]
 pub struct SoldOut {
-    shards: Vec<Mutex<Shard>>,
-    /// Picks the shard of a level.
+    parts: Vec<Mutex<Part>>,
+    /// Picks the part of a level.
     hasher: RandomState,
 }
 
 /// Some of the levels.
-type Shard = HashMap<Level, Found>;
+type Part = HashMap<Level, Found>;
 
 /// A batch that found the level sold out.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Found {
 pub(super) struct Sending {
     level: Level,
     sent: Instant,
-    /// Whether the last batch found the level sold out, even if that was long ago.
+    /// Whether the last batch found the level sold out, even if that was long ago, and it is still remembered.
     pub(super) was_sold_out: bool,
     /// The units that were available after the last answer that says so. After a sale, some are assumed.
     available: Option<i64>,
@@ -67,8 +67,9 @@ pub(super) struct Sending {
 impl Sending {
     /// Call this with each answer of the batch, in order.
     pub(super) fn saw(&mut self, answer: &BatchAnswer) {
-        use AttemptOutcome::{Deducted, Insufficient, Unrecorded};
+        use AttemptOutcome::{Changed, Deducted, Insufficient, Unrecorded};
         match answer {
+            Ok(Changed(changed)) => self.available = Some(changed.level.available()),
             Ok(Insufficient { available } | Unrecorded { available }) => {
                 self.available = Some(*available);
             }
@@ -81,7 +82,7 @@ impl Sending {
 impl Default for SoldOut {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
         }
     }
@@ -91,8 +92,8 @@ impl SoldOut {
     /// The units available, zero or less, if the level of the deduction is known to be sold out.
     pub(crate) fn available(&self, deduction: &Deduction) -> Option<i64> {
         let level = (deduction.sku.clone(), deduction.warehouse.clone());
-        let shard = self.shard(&level);
-        let found = shard.get(&level).filter(|found| found.is_recent())?;
+        let part = self.part(&level);
+        let found = part.get(&level).filter(|found| found.is_recent())?;
         Some(found.available)
     }
 
@@ -100,7 +101,7 @@ impl SoldOut {
     pub(super) fn sending(&self, first: &Operation) -> Sending {
         let line = first.first();
         let level = (line.sku.clone(), line.warehouse.clone());
-        let was_sold_out = self.shard(&level).contains_key(&level);
+        let was_sold_out = self.part(&level).contains_key(&level);
         Sending {
             level,
             sent: Instant::now(),
@@ -113,32 +114,32 @@ impl SoldOut {
     pub(super) fn answered(&self, sending: Sending) {
         match sending.available {
             Some(available) if available <= 0 => self.remember(sending, available),
-            Some(_) => drop(self.shard(&sending.level).remove(&sending.level)),
+            Some(_) => drop(self.part(&sending.level).remove(&sending.level)),
             None => {}
         }
     }
 
     fn remember(&self, sending: Sending, available: i64) {
-        let mut shard = self.shard(&sending.level);
-        shard.remove(&sending.level);
-        shard.retain(|_, found| found.is_recent());
-        if shard.len() < MAX_LEVELS {
+        let mut part = self.part(&sending.level);
+        part.remove(&sending.level);
+        part.retain(|_, found| found.is_recent());
+        if part.len() < MAX_LEVELS {
             let sent = sending.sent;
             let found = Found { available, sent };
-            shard.insert(sending.level, found);
+            part.insert(sending.level, found);
         }
     }
 
     /// Call this after each change of a level, before its caller is answered.
     pub(crate) fn forget(&self, level: &(Sku, Warehouse)) {
-        self.shard(level).remove(level);
+        self.part(level).remove(level);
     }
 
-    fn shard(&self, level: &Level) -> MutexGuard<'_, Shard> {
-        let number = self.hasher.hash_one(level) % SHARDS as u64;
-        let shard = &self.shards[usize::try_from(number).expect("less than SHARDS")];
+    fn part(&self, level: &Level) -> MutexGuard<'_, Part> {
+        let number = self.hasher.hash_one(level) % PARTS as u64;
+        let part = &self.parts[usize::try_from(number).expect("less than PARTS")];
         // No code panics while it holds this mutex.
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

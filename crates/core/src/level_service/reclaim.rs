@@ -1,7 +1,8 @@
 //! Ends holds whose time is over, when their units are needed and in the background.
 //!
-//! Guarantees: an operation is refused for units only if, after its attempt began or at most 100 ms before, no
-//! hold of the level was due and too few units were available. That depends on no background task.
+//! Guarantees: an operation is refused because of missing units only after a look-up that found no due hold of
+//! the level and too few units. It began after the attempt, or at most 100 ms before its end. That depends on no
+//! background task.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +11,20 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Changed, DELETE_WAIT, LevelService};
+use crate::deduct::MAX_AGE;
 use crate::ports::AttemptOutcome;
 use crate::stock::{
     Change, HoldCursor, HoldFilter, Line, OpenHold, Operation, RefusedLine, Sku, StockError,
     StockLevel, Warehouse,
 };
 
-/// For how long it is remembered that a level has no due hold.
+/// For how long no request looks again for due holds of a level.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How many levels are remembered.
 const MAX_LEVELS: usize = 10_000;
 
-/// How many holds end in one transaction.
+/// How many due holds a look-up returns at most.
 pub(super) const AT_ONCE: u32 = 256;
 
 type Level = (Sku, Warehouse);
@@ -39,33 +41,35 @@ pub(super) struct Reclaims {
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
-/// What a look-up found that began at `at`: no due hold, and so many units that one may have given back.
+/// A look-up that found no due hold.
 #[derive(Debug, Clone, Copy)]
 struct Found {
-    at: Instant,
+    began: Instant,
+    ended: Instant,
+    /// The units that were available; 0 if no hold can have given them back.
     available: i64,
 }
 
 impl Found {
-    /// Whether another attempt may find the units that one did not find which began at `since`.
+    /// Whether another attempt may find these units, after one that began at `since` did not.
     fn is_worth_another(self, units: i64, since: Instant) -> bool {
-        // Another request may have ended holds between the attempt and the look-up.
-        self.at > since && self.available >= units
+        // An attempt that began before the end of the look-up may have read the level before a hold ended.
+        self.ended > since && self.available >= units
     }
 }
 
 impl Reclaims {
-    /// What is known of the level.
-    fn recent(&self, level: &Level) -> Option<Found> {
+    /// The last look-up that found no due hold of the level, if it began at most `age` ago.
+    fn recent(&self, level: &Level, age: Duration) -> Option<Found> {
         let none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
         let found = none_due.get(level).copied();
-        found.filter(|found| found.at.elapsed() < PAUSE)
+        found.filter(|found| found.began.elapsed() < age)
     }
 
     fn remember(&self, level: Level, found: Found) {
         let mut none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
         if none_due.len() >= MAX_LEVELS {
-            none_due.retain(|_, found| found.at.elapsed() < PAUSE);
+            none_due.retain(|_, found| found.began.elapsed() < MAX_AGE);
         }
         if none_due.len() < MAX_LEVELS {
             none_due.insert(level, found);
@@ -136,24 +140,25 @@ impl LevelService {
     /// Those of the store, and [`StockError::Overloaded`]: then it is not known whether units are missing.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves holds that have ended or not, each with its units.
+    /// Dropping the future does not stop a write that has begun. Each hold is open, or has ended and its units
+    /// are given back.
     pub async fn reclaim(
         &self,
         level: (Sku, Warehouse),
         units: i64,
         (since, deadline): (Instant, Instant),
     ) -> Result<bool, StockError> {
-        if let Some(found) = self.reclaims.recent(&level) {
+        if let Some(found) = self.reclaims.recent(&level, PAUSE) {
             return Ok(found.is_worth_another(units, since));
         }
         let turn = self.reclaims.turn(&level);
-        let what = "there was no time to look for holds that are over; nothing was changed";
+        let what = "holds that are over could not be ended before the deadline; the request changed nothing";
         let in_time = timeout_at(deadline, turn.lock()).await;
         let _turn = in_time.map_err(|_elapsed| StockError::Overloaded { what })?;
-        if let Some(found) = self.reclaims.recent(&level) {
+        if let Some(found) = self.reclaims.recent(&level, PAUSE) {
             return Ok(found.is_worth_another(units, since));
         }
-        let at = Instant::now();
+        let began = Instant::now();
         let due = self.due(Some(level.clone()), None).await?;
         if !due.is_empty() {
             return match self.expire(due, deadline, "sale").await {
@@ -165,13 +170,23 @@ impl LevelService {
         }
         let now = self.store.level(&level.0, &level.1).await?;
         let mut available = now.as_ref().map_or(0, StockLevel::available);
-        if available >= units && !self.store.has_expired(&level.0, &level.1).await? {
+        if available >= units && !self.store.was_held(&level.0, &level.1).await? {
             // They were added meanwhile. The refusal was right when it was decided.
             available = 0;
         }
-        let found = Found { at, available };
+        let found = Found {
+            began,
+            ended: Instant::now(),
+            available,
+        };
         self.reclaims.remember(level, found);
         Ok(found.is_worth_another(units, since))
+    }
+
+    /// Whether a look-up less than [`MAX_AGE`] ago found neither a due hold of the level nor a unit.
+    pub(crate) fn is_known_to_be_empty(&self, level: &(Sku, Warehouse)) -> bool {
+        let found = self.reclaims.recent(level, MAX_AGE);
+        found.is_some_and(|found| found.available <= 0)
     }
 
     /// Ends due holds of any level, in the background. Returns how many have ended.
@@ -210,8 +225,8 @@ impl LevelService {
         Ok(self.store.open_holds(&filter).await?)
     }
 
-    /// Ends holds of one level, most of them in one transaction, and returns how many. What another request
-    /// ends at the same time is left to it.
+    /// Ends holds of one level, if possible in one transaction. Returns how many have ended; one that another
+    /// request ends at the same time is not counted.
     async fn expire(
         &self,
         due: Vec<OpenHold>,
@@ -241,7 +256,7 @@ impl LevelService {
         self.writes.run(slot, deadline, write).await
     }
 
-    /// What this replica knows of levels that may have been changed is out of date.
+    /// Forgets what this replica remembers of levels that may have changed.
     async fn forget(&self, levels: BTreeSet<(Sku, Warehouse)>) {
         for level in &levels {
             self.scheduler.sold_out().forget(level);
@@ -250,7 +265,8 @@ impl LevelService {
         self.forget_counters(levels).await;
     }
 
-    /// Deletes the counters of levels in Redis: best effort. It goes on if Redis takes longer.
+    /// Deletes the counters of levels in Redis: best effort. If that takes longer than [`DELETE_WAIT`], it goes
+    /// on in the background.
     pub(super) async fn forget_counters(&self, levels: BTreeSet<(Sku, Warehouse)>) {
         let Some(counters) = self.counters.clone() else {
             return;

@@ -193,12 +193,12 @@ impl HoldStore for MemoryStore {
         Ok(open)
     }
 
-    async fn has_expired(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool, StoreError> {
-        self.step("SELECT what has expired").await?;
-        let is_expired = |one: &Movement| {
-            one.kind == MovementKind::Expired && one.sku == *sku && one.warehouse == *warehouse
+    async fn was_held(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool, StoreError> {
+        self.step("SELECT a hold of the past").await?;
+        let is_held = |one: &Movement| {
+            one.kind == MovementKind::Held && one.sku == *sku && one.warehouse == *warehouse
         };
-        Ok(self.movements_now().iter().any(is_expired))
+        Ok(self.movements_now().iter().any(is_held))
     }
 
     async fn extend(

@@ -91,8 +91,8 @@ pub trait HoldStore: OperationStore {
     /// Open lines of holds, in the order of their ends.
     async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>, StoreError>;
 
-    /// Whether a hold of the level has ever expired.
-    async fn has_expired(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool, StoreError>;
+    /// Whether units of the level were ever held.
+    async fn was_held(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool, StoreError>;
 
     /// Moves the end of each open line of a hold that is not due to `lasts` milliseconds from now, or for
     /// ever, unless it ends later already. Returns the open lines, due or not. Doing so twice is harmless.

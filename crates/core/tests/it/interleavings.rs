@@ -24,6 +24,7 @@ mod batches;
 mod counters;
 mod holds;
 mod level_changes;
+mod reclaims;
 pub(crate) mod requests;
 mod scenario;
 mod scheduled;

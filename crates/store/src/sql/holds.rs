@@ -202,9 +202,9 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
         Ok(found.into_iter().map(HoldRow::open).collect())
     }
 
-    async fn has_expired(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool> {
+    async fn was_held(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool> {
         let level = values![sku.as_str(), warehouse.as_str()];
-        let last = &D::texts().has_expired;
+        let last = &D::texts().was_held;
         let found: Vec<(i64,)> = self.select(&self.readers, last, &level).await?;
         Ok(!found.is_empty())
     }

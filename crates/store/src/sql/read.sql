@@ -115,9 +115,9 @@ SELECT warehouse FROM stock WHERE sku = $1 ORDER BY warehouse
 -- last_end (operation, line): how a line of a hold ended at last
 SELECT kind FROM movement WHERE reverses = $1 AND line = $2 ORDER BY level_version DESC LIMIT 1
 
--- has_expired (sku, warehouse): SQLite uses the index only if the query repeats what it leaves out
+-- was_held (sku, warehouse): SQLite uses the index only if the query repeats what it leaves out
 SELECT level_version FROM movement {use_index movement_of_kind} WHERE sku = $1 AND warehouse = $2
-    AND kind = 'expired' AND kind <> 'deducted' ORDER BY level_version DESC LIMIT 1
+    AND kind = 'held' AND kind <> 'deducted' ORDER BY level_version DESC LIMIT 1
 
 -- hold_columns, a part: the columns of `HoldRow`
 hold.operation_id, cast(hold.line AS {integer}) AS line, hold.sku, hold.warehouse, hold.units, hold.expires_at,

@@ -85,12 +85,12 @@ async fn number_of_levels_is_bounded() {
         let one = Deduction::sample(&format!("sku-{number}"));
         sold_out.answer(sold_out.sending(&one.clone().into()), &[Ok(short(0))]);
     };
-    (0..4 * SHARDS * MAX_LEVELS).for_each(sell_out);
-    assert_eq!(remembered(), SHARDS * MAX_LEVELS);
+    (0..4 * PARTS * MAX_LEVELS).for_each(sell_out);
+    assert_eq!(remembered(), PARTS * MAX_LEVELS);
     // Those that are too old make room.
     tokio::time::advance(2 * MAX_AGE).await;
-    (0..4 * SHARDS).for_each(sell_out);
-    assert!(remembered() < SHARDS * MAX_LEVELS / 2);
-    let last = Deduction::sample(&format!("sku-{}", 4 * SHARDS - 1));
+    (0..4 * PARTS).for_each(sell_out);
+    assert!(remembered() < PARTS * MAX_LEVELS / 2);
+    let last = Deduction::sample(&format!("sku-{}", 4 * PARTS - 1));
     assert_eq!(sold_out.available(&last), Some(0));
 }

@@ -18,7 +18,7 @@ use super::requests::{SKU, adjustment, sku};
 use super::scenario::{WAIT_LIMIT, policy, scheduler};
 
 /// An operation on [`SKU`].
-fn operation(key: &str, changes: impl IntoIterator<Item = Change>) -> Operation {
+pub(super) fn operation(key: &str, changes: impl IntoIterator<Item = Change>) -> Operation {
     let line = |change| Line::new(sku(SKU), Warehouse::default(), change);
     let lines: Vec<_> = changes.into_iter().map(line).collect();
     let idempotency = Idempotency {
@@ -38,13 +38,13 @@ fn operation(key: &str, changes: impl IntoIterator<Item = Change>) -> Operation 
     .expect("it has a key")
 }
 
-fn hold(units: u32, lasts: Option<i64>) -> Change {
+pub(super) fn hold(units: u32, lasts: Option<i64>) -> Change {
     let quantity = Quantity::try_from(units).expect("units");
     Change::Hold(Holding { quantity, lasts })
 }
 
 /// Ends the line of a hold.
-fn end(hold: OperationId, how: How, open: Option<i64>) -> Change {
+pub(super) fn end(hold: OperationId, how: How, open: Option<i64>) -> Change {
     let line = 0;
     Change::End(Ending {
         hold,
