@@ -24,7 +24,7 @@ pub(crate) const WITH_SERVICE: [(&str, &str); 6] = [
     ("redis-lock", "it needs Redis: set REDIS_URL"),
     (
         "redlock",
-        "it needs a quorum of Redis masters: set REDLOCK_URLS",
+        "it needs a majority of the Redis masters: set REDLOCK_URLS",
     ),
     (
         "zookeeper-lock",

@@ -22,7 +22,7 @@ named! {
         Stock = "stock",
         /// To follow the events.
         Events = "events",
-        /// To manage what the service sends to others.
+        /// To manage webhooks.
         Admin = "admin",
     }
 }
@@ -125,7 +125,7 @@ pub struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// The parts of a key. `None` if this is none.
+    /// The parts of a key. `None` if `text` is not a key.
     #[must_use]
     pub fn parse(text: &'a str) -> Option<Self> {
         let (id, secret) = text.strip_prefix("slk_")?.split_once('_')?;

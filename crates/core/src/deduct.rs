@@ -1,8 +1,12 @@
-//! One deduction, from the request to the answer.
+//! One deduction, from the request to the answer, and what every write uses.
 //!
-//! [`Deductor`] runs each deduction in its own task. [`DeductionRun`](crate::strategy::DeductionRun) makes
-//! attempts under one strategy until the outcome is known. [`WritePool`] bounds the writes that run at once. [`SoldOut`]
-//! knows which levels need no attempt, and [`Counters`] asks the counters in Redis.
+//! [`Deductor`] runs each deduction in its own task. [`DeductionRun`](crate::strategy::DeductionRun)
+//! makes attempts under one strategy until the outcome is known. [`SoldOut`] knows which levels need no
+//! attempt, and [`Counters`] asks the counters in Redis.
+//!
+//! Every change of a level takes a slot of [`WritePool`], which bounds those that run at once. The retry
+//! loop (`run_to_outcome`) makes the attempts of each request that changes levels. [`Scheduler`] lets
+//! operations that wait at the same time share transactions.
 
 mod counters;
 mod deduction_lock;

@@ -1,4 +1,4 @@
-//! Orders of several lines, and changes that are not sales, from the first attempt to the answer.
+//! Every change of stock except a deduction of one line, from the first attempt to the answer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,14 +49,15 @@ pub struct Changed {
     pub lines: Vec<MadeLine>,
     /// Whether it created the level.
     pub created: bool,
-    /// The level after it, if it was one. `None` if this was rebuilt from the ledger, and the level was not
-    /// set.
+    /// The level after the change, if the operation changed one level. `None` if this was rebuilt from
+    /// the ledger, and the level was not set.
     pub level: Option<StockLevel>,
     /// Whether this answers a retry of an earlier request.
     pub replayed: bool,
 }
 
-/// Sets and adjusts levels, and takes sold units back, each change in its own task.
+/// Makes orders, holds and their ends, settings, adjustments, counts, returns and rows of imports, each
+/// in its own task.
 #[derive(Debug, Clone)]
 pub struct LevelService {
     store: Arc<dyn HoldStore>,
@@ -71,9 +72,10 @@ pub struct LevelService {
 }
 
 impl LevelService {
-    /// A service whose changes count as writes of `writes`, and share transactions with what else waits in the
-    /// `scheduler`. No refusal by what that has found sold out is older than a change that was answered. Each change ends the `cached` levels of its SKUs, and their counters in Redis.
-    /// `metrics` counts orders.
+    /// A service whose changes count as writes of `writes`, and share transactions with what else waits
+    /// in the `scheduler`. Before a change is answered, the scheduler forgets that its levels were sold
+    /// out. Each change removes the `cached` levels of its SKUs, and deletes their counters in Redis.
+    /// `metrics` counts orders, changes and expired holds.
     #[must_use]
     pub fn new(
         store: Arc<dyn HoldStore>,
@@ -179,9 +181,10 @@ impl LevelService {
         Reversed::new(changed, sale, restock, by_line)
     }
 
-    /// Makes an operation in its own task. Before its caller is answered, the deductions forget that its
-    /// levels were sold out, and their cached values and their counters end. That happens also if the
-    /// caller leaves or its deadline passes.
+    /// Makes an operation in its own task. Before its caller is answered, the scheduler forgets that its
+    /// levels were sold out, and their cached values are removed. Their counters are deleted, too: the
+    /// answer waits for that for at most [`DELETE_WAIT`]. That happens also if the caller leaves or its
+    /// deadline passes.
     async fn change_once(&self, operation: Operation) -> Result<Changed, StockError> {
         let levels = operation.levels();
         let places: BTreeSet<_> = levels
@@ -209,8 +212,8 @@ impl LevelService {
     }
 }
 
-/// Makes an operation in this task that is not a sale of one line, for [`LevelService`] and for tests that
-/// explore every interleaving.
+/// Makes, in the caller's task, an operation that is not a deduction of one line: for [`LevelService`],
+/// and for tests that explore every interleaving.
 ///
 /// # Errors
 /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
@@ -242,7 +245,8 @@ async fn change_once(
     // fails its precondition.
     let may_be_recorded = outcome == AttemptOutcome::Duplicate || (key.is_some() && !was_made);
     let line = operation.first();
-    // A setting that finds what it sets has no movement, and may have been made by an earlier attempt.
+    // A setting that changes nothing records no movement, so it may have been made by an earlier
+    // attempt.
     let is_answered = was_made && !matches!(line.change, Change::Set(_));
     let recorded = match &outcome {
         AttemptOutcome::Recorded(movement) => Some(movement.as_ref().clone()),
@@ -288,7 +292,7 @@ async fn change_once(
     )
 }
 
-/// Why a line refuses.
+/// Why a line is refused.
 fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
     let requested = match &line.change {
         Change::Deduct(quantity) => quantity.units(),
@@ -324,8 +328,8 @@ fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
     }
 }
 
-/// Why lines refuse, in each of their warehouses: all whose SKU is unknown; or else all that have the reason of
-/// the first one.
+/// Why lines are refused, in each of their warehouses: all whose SKU is unknown; or else all that have
+/// the reason of the first one.
 fn refused_lines(operation: &Operation, refused: Vec<(usize, AttemptOutcome)>) -> StockError {
     let mut lines = Vec::with_capacity(refused.len());
     for (place, outcome) in refused {

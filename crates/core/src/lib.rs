@@ -13,8 +13,8 @@
 //! 7. [`ports`]: what the core requires of stores, locks and metrics.
 //! 8. [`whole`](mod@whole): whole numbers of JSON bodies, for the crates around the core.
 //!
-//! What always holds: every attempt of a request carries the same operation id, and a request whose
-//! outcome may be unknown is never answered with a refusal.
+//! Invariants: every attempt of a request carries the same operation id. While the outcome of an attempt
+//! is unknown, the request is not refused.
 
 pub mod access;
 pub mod deduct;

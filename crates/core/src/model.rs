@@ -1,4 +1,5 @@
-//! A model of the database, of a lock and of the counters in Redis, and the explorer that runs every schedule over them.
+//! A model of the database, of a lock and of the counters in Redis, and the explorer that runs every
+//! schedule over them, or random ones.
 //!
 //! Only for tests. The explorer runs the code of the strategies itself; the model decides what each
 //! statement sees.

@@ -13,13 +13,13 @@
 //! | a line takes its units from the first of its warehouses that has all; or, if it may be split, from each what it has | [`AttemptOutcome::Short`] | `insufficient-stock` |
 //! | only a setting or a count creates a level; a setting needs a number of units for that | [`AttemptOutcome::UnknownSku`] | `unknown-sku` |
 //! | a hold leaves no less than `held - backorder_limit` on hand | [`AttemptOutcome::Insufficient`] | `insufficient-stock` |
-//! | a line of a hold ends once; if it has expired, it can be released, and sold from what is available | [`Refusal::HoldEnded`] | `hold-ended` |
-//! | a hold whose time is over is sold if its caller accepts that | [`Refusal::HoldExpired`] | `hold-expired` |
+//! | a line of a hold ends once; a line ended by its expiry can still be released, or sold from what is available | [`Refusal::HoldEnded`] | `hold-ended` |
+//! | a hold that is due, or was ended by its expiry, is sold only if its caller accepts that | [`Refusal::HoldExpired`] | `hold-expired` |
 //! | a return gives no more units back than are left of its line of the sale | [`Refusal::ExceedsSale`] | `exceeds-sale` |
 //! | the caller's precondition holds | [`Refusal::PreconditionFailed`] | `precondition-failed` |
-//! | counted units are set if the level has as many as the caller expects, or is new as expected | [`Refusal::Differs`] | `precondition-failed` |
-//! | units are set without a precondition only as long as nothing else has changed the level | [`Refusal::PreconditionRequired`] | `precondition-required` |
-//! | a setting keeps `on_hand - held >= -backorder_limit`; so does an adjustment that adds units | [`Refusal::BelowLimit`] | `below-limit` |
+//! | counted units are set only if the level has as many as the caller expects, or does not exist, as expected | [`Refusal::Differs`] | `precondition-failed` |
+//! | units are set without a precondition only if the level is new, or has not changed since it was created | [`Refusal::PreconditionRequired`] | `precondition-required` |
+//! | a setting or a count keeps `on_hand - held >= -backorder_limit`; so does an adjustment that adds units | [`Refusal::BelowLimit`] | `below-limit` |
 //! | a number of units has an absolute value of at most [`MAX_UNITS`] | [`Refusal::TooLarge`] | `level-too-large` |
 
 use std::collections::HashMap;
@@ -43,15 +43,15 @@ mod rules;
 use planning::Planning;
 pub use recorded::Recorded;
 
-/// An operation whose caller is answered sooner is not attempted together with others: they would expire
-/// with it.
+/// If the deadline of an operation is nearer than this, it is not attempted together with others: their
+/// attempt would expire with it.
 pub const LAST_MOMENT: Duration = Duration::from_millis(100);
 
-/// What a plan decides on. The ledger must not have been read before the levels: the sale of the last unit
-/// must be in it if the level shows it.
+/// What a plan decides on. Read the levels before the ledger: if a level shows the sale of the last
+/// unit, the ledger must have it.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// The levels that the operations name. All levels of a SKU of which one is set.
+    /// The levels that the operations name. If an operation sets a level: all levels of its SKU.
     pub levels: Vec<StockLevel>,
     /// The movements that the ledger has of the operations and of their keys. `None` if it was not asked.
     pub recorded: Option<Vec<Movement>>,
@@ -59,7 +59,7 @@ pub struct Snapshot {
     pub returned: Returned,
     /// The open lines of the holds that operations end: units, and when they end.
     pub holds: HashMap<HoldLine, (i64, i64)>,
-    /// How lines of those holds have ended that are not open.
+    /// For each line that operations end and that is no longer open: how it ended.
     pub ends: HashMap<HoldLine, MovementKind>,
     /// The database's clock in milliseconds since 1970, if a hold begins or ends.
     pub now: i64,
@@ -162,11 +162,12 @@ pub struct PlannedMovement<'a> {
 enum Decision {
     /// True even if nothing is committed.
     Final(AttemptOutcome),
-    /// An outcome that follows from the movements before it.
+    /// An outcome that depends on the movements before it.
     AfterMovements(AttemptOutcome),
-    /// The movement of an operation of one line, and what it makes of its level if that was read.
+    /// The movement of a deduction of one level; or of another operation of one level, with what it
+    /// makes of that level, which was read.
     Movement(usize, Option<Box<ChangedLevel>>),
-    /// The movements of an operation that names several levels.
+    /// The movements of any other operation.
     Movements(Range<usize>),
 }
 
@@ -197,9 +198,10 @@ impl PlannedMovement<'_> {
 pub type PlanAnswers = Vec<Option<BatchAnswer>>;
 
 impl<'a> Plan<'a> {
-    /// Assumes that the units of all deductions and holds are available, and that the ledger has none of them.
-    /// `now`: what is too late for an operation counts from here. `clock`: the same on the database's clock in
-    /// milliseconds since 1970, if a hold begins.
+    /// Assumes that the units of all deductions and holds are available, and that the ledger has none of
+    /// them. `now`: of several operations, one whose deadline is within [`LAST_MOMENT`] of it is left
+    /// for another attempt. `clock`: this moment on the database's clock, in milliseconds since 1970.
+    /// New holds expire from it.
     #[must_use]
     pub fn unread(
         operations: impl IntoIterator<Item = &'a Operation>,
@@ -259,8 +261,8 @@ impl<'a> Plan<'a> {
         movements.map(|movement| (movement, &self.levels[movement.level]))
     }
 
-    /// The movements of one level, which has this place, that follow `movement`, and the units that they
-    /// add to those that are available.
+    /// How many movements of the same level follow `movement`, and the units that they add to those that
+    /// are available.
     #[must_use]
     pub fn after(&self, movement: &PlannedMovement<'_>) -> (i64, i64) {
         let level = &self.levels[movement.level];
@@ -278,8 +280,8 @@ impl<'a> Plan<'a> {
             .collect()
     }
 
-    /// The answers, if each level is committed with so many available units; `None`: it was left out. An
-    /// answer that follows from movements of which some were left out is given by another attempt.
+    /// The answers, if each level is committed with so many available units; `None`: it was left out. If
+    /// a level was left out, answers that may depend on its movements come from another attempt.
     #[must_use]
     pub fn committed(self, available: &[Option<i64>]) -> PlanAnswers {
         let Self {
@@ -297,7 +299,7 @@ impl<'a> Plan<'a> {
         let answer = |decision| match decision {
             Decision::Final(outcome) => Some(Ok(outcome)),
             Decision::AfterMovements(outcome) if is_whole => Some(Ok(outcome)),
-            // Not `None`: a caller would take the operations beside it for not made.
+            // Not `None`, which means that its own level was left out.
             Decision::AfterMovements(_) => Some(Ok(AttemptOutcome::Conflict)),
             Decision::Movement(_, Some(changed)) => {
                 is_whole.then_some(Ok(AttemptOutcome::Changed(changed)))
@@ -318,8 +320,8 @@ impl<'a> Plan<'a> {
         decisions.into_iter().map(answer).collect()
     }
 
-    /// The answers, if the write ended with `error`. An operation without a movement was not attempted
-    /// then, and can be attempted again.
+    /// The answers, if the write ended with `error`. A final decision is still true. An outcome that
+    /// depended on movements becomes a conflict, and its caller tries again.
     #[must_use]
     pub fn failed(self, mut error: StoreError) -> Vec<BatchAnswer> {
         let answer = |decision| match decision {

@@ -1,5 +1,8 @@
 //! What the core requires of the outside: stores, counters, distributed locks, and metrics.
 //!
+//! `batch` and `shared` are algorithms of the core on the port [`BatchStore`]: they choose the form of
+//! each write, and handle conflicts, recorded keys, and operations that must be made alone.
+//!
 //! Each trait is small and has no default methods. Each store method is one whole operation: a
 //! statement, or a transaction from begin to commit. No connection and no transaction crosses a
 //! trait, so no strategy can hold one while it waits for something else.

@@ -6,7 +6,8 @@
 //! the first transaction may still be open.
 //!
 //! An attempt whose outcome is unknown may also be made late, because its message is still on the way.
-//! Until it has expired, no refusal is definite, and the caller is answered nothing else but success.
+//! Until it has expired, no refusal is definite: only what the ledger has, or the success of a new
+//! attempt, answers the caller.
 //!
 //! This code neither spawns nor sleeps by a clock of its own: all pauses go through the policy's
 //! sleep, so that tests can explore every interleaving. [`super::WritePool`] protects it from

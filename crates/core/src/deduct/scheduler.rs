@@ -1,15 +1,18 @@
 //! The scheduler of `group-commit`: operations that wait at the same time share transactions.
 //!
-//! All operations of a replica wait here, except for the deductions of other strategies. [`Queues`] says which
-//! come next. A batch of one level is made with one statement that can wait for its row. A batch of several
-//! levels waits for no row: what concerns a locked row, or must be decided apart, is made afterwards, by the
-//! level. An operation of several lines then waits for the row that it missed, without a row and without a
-//! claim on its other levels, and is tried again before all younger ones.
+//! All operations of a replica wait here, except deductions of one line under a strategy that writes by
+//! itself. [`Queues`] says which come next. While few levels are claimed, a batch of one level is a
+//! write of its own, which can wait for its row. Any other batch does not wait for rows. What meets a
+//! locked row, or cannot be decided with the others, is made afterwards, level by level. An operation of
+//! several levels that missed a row waits for that row, without a lock on another row and without a
+//! claim on its other levels. It is tried again before all younger ones. After two misses it is alone in
+//! its batch, and waits briefly for its rows.
 //!
-//! Guarantees: a level has at most one batch in flight. Each operation gets its own answer. A caller who leaves
-//! cancels nothing. If a task is aborted, its operations have unknown outcomes, and its levels are free again.
-//! An operation that waits for longer than the wait limit is refused as overloaded, long before its deadline.
-//! How many wait is bounded by the [`WritePool`](super::WritePool).
+//! Guarantees: a level has at most one batch in flight. Each operation gets its own answer. A caller who
+//! leaves cancels nothing. If the task of a batch ends early, its operations have unknown outcomes, and
+//! its levels are free again. An operation that waits for longer than the wait limit is refused as
+//! overloaded, long before its deadline. How many wait is bounded by the
+//! [`WritePool`](super::WritePool).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -11,7 +11,8 @@ use crate::stock::{
     Resolved, Sku, StockError, Warehouse,
 };
 
-/// How often a hold is looked up again that another request has ended meanwhile.
+/// How many times an operation on a hold is attempted, if other requests end the hold between its
+/// look-up and the write.
 const ROUNDS: u32 = 3;
 
 /// Units that are set aside.
@@ -66,7 +67,7 @@ pub struct ConfirmedLine {
     pub warehouse: Warehouse,
     /// Units that were sold.
     pub quantity: i64,
-    /// Units of the line that were held beyond them, and given back.
+    /// Held units of the line that were not sold, and were given back.
     pub released: i64,
     /// Units available after that line.
     pub remaining: i64,
@@ -105,8 +106,8 @@ impl From<MadeLine> for ConfirmedLine {
 }
 
 impl LevelService {
-    /// Sets the units of every line aside, or nothing. `replaces`: another hold, of which what is left is given
-    /// back in the same operation, and is there for the lines.
+    /// Sets the units of every line aside, or nothing. `replaces`: another hold. The same operation
+    /// gives its open units back first, so the new lines can take them.
     ///
     /// # Errors
     /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
@@ -204,7 +205,7 @@ impl LevelService {
         Ok((movements, ends))
     }
 
-    /// Sells units of a hold, and gives the others of those lines back.
+    /// Sells units of a hold, and gives back the units of the same lines that are not sold.
     ///
     /// # Errors
     /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.

@@ -36,8 +36,8 @@ impl LevelService {
     }
 }
 
-/// What rows would make of these levels, which then are as if the rows had been made. Nothing is read or
-/// written.
+/// Previews rows: returns the answer to each, and changes `levels` as the rows would. Does not access
+/// the database.
 ///
 /// # Errors
 /// Those of [`LevelService::import`], for each row by itself.

@@ -14,7 +14,7 @@ const MAX_READING: usize = 2;
 /// How many holds one statement reads at most.
 const MAX_HOLDS: usize = 256;
 
-/// What those that ask for the lines of a hold wait for.
+/// Sends one request the open lines of its hold, or the error.
 type Answer = oneshot::Sender<Result<Vec<OpenHold>, StockError>>;
 
 /// The reads of one replica.
@@ -78,7 +78,7 @@ impl OpenLines {
                     let of_holds: HashMap<_, _> = of_holds.map(|of| (of[0].hold, of)).collect();
                     for (hold, answer) in asked {
                         let lines = of_holds.get(&hold).copied().unwrap_or_default();
-                        // One that has gone needs no answer.
+                        // A request that was cancelled needs no answer.
                         let _ = answer.send(Ok(lines.to_vec()));
                     }
                 }

@@ -1,4 +1,5 @@
-//! Writes of plans on the model: the same statements in the same order as the SQL stores.
+//! Writes of plans on the model: the same statements in the same order as the SQL stores, except that
+//! the rows of holds are written together with the movements.
 
 use std::collections::BTreeSet;
 
@@ -134,7 +135,7 @@ fn attempted(plan: Plan<'_>, written: Result<Written, StoreError>, expiry: Expir
 }
 
 impl MemoryStore {
-    /// Makes one operation: a deduction of one line without a snapshot.
+    /// Makes one operation. A deduction of one level needs no snapshot.
     pub(super) async fn guarded_write(&self, operation: &Operation) -> BatchAnswer {
         if operation.as_deduction().is_none() {
             return self.write(operation).await;
@@ -221,7 +222,7 @@ impl MemoryStore {
         Ok(snapshot)
     }
 
-    /// Recorded movements and returns, after the levels.
+    /// Reads recorded movements, returns, holds and their ends, after the levels.
     async fn read_rest(
         &self,
         operations: &[Operation],

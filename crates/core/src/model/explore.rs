@@ -7,7 +7,8 @@
 //! Exploration fails if there are more schedules than the bound, or if a schedule ends with futures
 //! that are never woken.
 //!
-//! A world that has too many schedules is walked at random: a seed draws the decisions of one schedule.
+//! For a world with too many schedules, [`Explorer::walk`] draws the decisions of one schedule from a
+//! seed.
 //!
 //! Futures yield before each step. Before the first decision, each future runs in turn up to its
 //! first yield, so other futures must not be able to see what it does until then.

@@ -14,7 +14,7 @@ use crate::stock::Fence;
 use crate::strategy::Dependency;
 use async_trait::async_trait;
 
-/// The only lock of the model; clones share it.
+/// One distributed lock, whichever name is requested. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ModelLock {
     mutex: ModelMutex,
@@ -143,7 +143,7 @@ impl Lock for ModelLock {
         self.decisions.note("acquire the lock");
         self.decide_whether_lease_ends(token);
         let lock = self.clone();
-        Ok(Box::new(ModelHold { lock, token }))
+        Ok(Box::new(ModelHeldLock { lock, token }))
     }
 
     async fn ping(&self) -> Result<(), String> {
@@ -155,13 +155,13 @@ impl Lock for ModelLock {
 
 /// One acquisition.
 #[derive(Debug)]
-struct ModelHold {
+struct ModelHeldLock {
     lock: ModelLock,
     token: i64,
 }
 
 #[async_trait]
-impl HeldLock for ModelHold {
+impl HeldLock for ModelHeldLock {
     fn fence(&self) -> Option<Fence> {
         self.lock.has_tokens.then(|| Fence {
             token: self.token,
@@ -178,7 +178,7 @@ impl HeldLock for ModelHold {
 }
 
 /// The release takes effect immediately. A late release would only make the others wait longer.
-impl Drop for ModelHold {
+impl Drop for ModelHeldLock {
     fn drop(&mut self) {
         self.lock.end(self.token);
     }

@@ -32,8 +32,8 @@ pub enum WriteCondition {
 pub struct Faults {
     /// Connections that are lost in COMMIT: the outcome is unknown.
     pub commits: u32,
-    /// Messages of guarded deductions that arrive late: the client has lost the connection, and the
-    /// server executes the message at any later step.
+    /// Messages that arrive late, of writes whose rows are not locked: the client has lost the
+    /// connection, and the server executes the message at any later step.
     pub late_messages: u32,
     /// Statements before COMMIT that fail: nothing was changed.
     pub statements: u32,
@@ -129,7 +129,7 @@ impl Entry {
             remarks: Remarks::default(),
             reverses: None,
             returned: None,
-            // The model has no time, and no explored code reads it.
+            // No explored code reads when a movement was created.
             created_at: "1970-01-01T00:00:00Z".to_owned(),
         };
         Self {

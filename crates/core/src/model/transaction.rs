@@ -89,9 +89,10 @@ impl Transaction {
 
     /// `UPDATE … SET … WHERE <key> AND <condition>`; returns the new row, if one was updated.
     ///
-    /// READ COMMITTED: a row whose committed version fails the condition is skipped without a wait.
-    /// Any other row is locked first, and the condition is then checked again. So is the clock. It is no
-    /// step if this transaction has locked the row: until the commit, no other task can see the new values.
+    /// READ COMMITTED: a row whose committed version fails the condition is skipped without a wait. Any
+    /// other row is locked first. Then the condition is checked again, and the clock is compared with
+    /// `expires_at`. The update is a step only if this transaction has not locked the row before: until
+    /// the commit, no other task can see the new values.
     pub(super) async fn update(
         &mut self,
         place: Place<'_>,

@@ -113,7 +113,8 @@ fn entry(movement: &PlannedMovement<'_>, level: &PlannedLevel<'_>) -> Entry {
 }
 
 impl MemoryStore {
-    /// Writes the levels and their movements, and commits. A level that is left out has no movements.
+    /// Writes the levels and their movements, and commits. The movements of a level that is left out are
+    /// not written.
     pub(super) async fn put_and_commit(
         &self,
         mut tx: Transaction,

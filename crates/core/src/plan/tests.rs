@@ -373,7 +373,7 @@ fn counted_units_are_set_if_they_are_as_expected() {
     }
 }
 
-/// A caller takes a batch without an answer for not made, and may then refuse it.
+/// An answer `None` means that the operation's own level was left out. It may then be refused.
 #[test]
 fn level_that_is_written_is_answered_whatever_was_left_out() {
     let key = |name: &str| {

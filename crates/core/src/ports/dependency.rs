@@ -33,10 +33,10 @@ macro_rules! dependencies {
 dependencies! {
     /// The SQL database. Every strategy needs it.
     Database => "database", "the database", "DATABASE_URL";
-    /// One Redis, or its Sentinels or cluster.
+    /// One Redis server, Sentinels, or a Redis Cluster.
     Redis => "redis", "Redis", "REDIS_URL";
     /// Independent Redis masters, of which a majority holds a lock.
-    RedisMasters => "redis-masters", "a quorum of Redis masters", "REDLOCK_URLS";
+    RedisMasters => "redis-masters", "a majority of the Redis masters", "REDLOCK_URLS";
     /// A `ZooKeeper` ensemble.
     Zookeeper => "zookeeper", "ZooKeeper", "ZOOKEEPER_CONNECT";
 }

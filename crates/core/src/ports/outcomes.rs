@@ -82,7 +82,7 @@ pub enum Refusal {
     PreconditionRequired,
     /// It would break `on_hand - held >= -backorder_limit`.
     BelowLimit,
-    /// The counter would overflow.
+    /// A number of the level would be too large.
     TooLarge,
     /// More units than are left of the sale, or none are left.
     ExceedsSale {

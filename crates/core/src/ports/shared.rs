@@ -93,7 +93,7 @@ async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<Share
                     }
                 }
                 if left_out.len() == before {
-                    // Whatever the index has refused is gone, or is not of these operations.
+                    // What the index refused is no longer in the ledger, or belongs to other operations.
                     break;
                 }
                 continue;

@@ -1,8 +1,8 @@
-//! The audit: compares the counter with the ledger.
+//! The audit: compares the level with the ledger.
 
 use super::Warehouse;
 
-/// The counter of one level, and the sums of its movements.
+/// The numbers of one level, and the sums of its movements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audit {
     /// The warehouse.
@@ -12,7 +12,7 @@ pub struct Audit {
     pub received: i64,
     /// Units sold: the sum of all deductions. Units that came back later were sold too.
     pub sold: i64,
-    /// Units on hand according to the counter.
+    /// Units on hand according to the level.
     pub on_hand: i64,
     /// Units promised, not yet taken.
     pub held: i64,
@@ -41,7 +41,7 @@ impl Audit {
         (self.sold - self.received - self.backorder_limit).max(0)
     }
 
-    /// Whether counter and ledger agree, and nothing was oversold.
+    /// Whether level and ledger agree, and nothing was oversold.
     #[must_use]
     pub fn consistent(&self) -> bool {
         self.drift() == 0 && self.held_drift() == 0 && self.oversold() == 0

@@ -111,7 +111,7 @@ pub enum StockError {
     /// The requested level would break `on_hand - held >= -backorder_limit`.
     #[error("on_hand - held must not fall below -backorder_limit")]
     BelowLimit,
-    /// The counter would overflow.
+    /// A number of the level would be too large.
     #[error("the level would exceed what a counter can hold")]
     TooLarge,
     /// Other writers were faster until the wait limit.

@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 use super::{Sku, Warehouse};
 
-/// The largest absolute value of a counter, in units. It is far below the limits of 64 bits and of
-/// the integers that JSON readers represent exactly.
+/// The largest absolute value of a number of a level, in units. It is far below the limits of 64 bits
+/// and of the integers that JSON readers represent exactly.
 pub const MAX_UNITS: i64 = 1_000_000_000_000;
 
 /// The maximum number of lines of a request, and of levels of an operation.

@@ -2,7 +2,7 @@
 //!
 //! *Guarantees*: nothing; movement and level still commit together, so the audit shows the lost updates.
 //! *Costs*: one read and one transaction; no request waits for the decision of another.
-//! *Fails when*: two requests read the same level: each overwrites it with its own result, so the counter misses one sale.
+//! *Fails when*: two requests read the same level: each overwrites it with its own result, so the level misses one sale.
 //! *Use when*: you want to see an oversell; never with real stock.
 
 use super::read_check::read_check_write;

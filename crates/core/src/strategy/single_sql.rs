@@ -3,7 +3,7 @@
 //! *Guarantees*: never oversells: check and write are one statement, and the row lock orders them.
 //! *Costs*: one round trip to a server; the row is locked from the `UPDATE` to the end of the commit, never during a round trip.
 //! *Fails when*: one row is very hot: deductions queue for the commit; it never oversells.
-//! *Use when*: always, unless a measurement shows that you need another strategy; it is the default.
+//! *Use when*: no refusal may be 500 ms old, or the database commits single deductions fast enough.
 
 use super::{Card, DeductionRun, Tier};
 use crate::ports::{AttemptOutcome, StoreError};

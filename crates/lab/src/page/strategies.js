@@ -118,7 +118,11 @@ function strategyCard(strategy, onRace) {
     ["Fails when", strategy.fails_when],
     ["Use when", strategy.use_when],
   ];
-  const titles = { redis: "Redis", "redis-masters": "a quorum of Redis masters", zookeeper: "ZooKeeper" };
+  const titles = {
+    redis: "Redis",
+    "redis-masters": "a majority of the Redis masters",
+    zookeeper: "ZooKeeper",
+  };
   const servers = strategy.needs.map((name) => titles[name] ?? name);
   const needs = servers.length ? `Needs ${servers.join(" and ")}` : "Needs no other server";
   const race = element("button", { type: "button", class: "quiet", onclick: () => onRace(strategy.name) }, `Race ${strategy.name}`);

@@ -5,7 +5,7 @@
 //! oldest first; what was behind becomes ready while the batch is put together. So no operation overtakes an
 //! older one of the same level, and the work for a batch depends on its size, not on how many wait.
 //!
-//! Here is no I/O, no task and no clock.
+//! No I/O and no task is in here. The clock is read only to record when an operation arrived.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
@@ -21,9 +21,9 @@ use crate::trace;
 /// The maximum number of levels in a batch.
 const MAX_LEVELS: usize = 128;
 
-/// While fewer levels are claimed, a batch of one level needs no transaction that others could share: it has
-/// one of its own, which can wait for its row.
-pub(super) const ALONE: usize = 4;
+/// While fewer levels are claimed, a batch of one level need not share a transaction: it has one of its
+/// own, which can wait for its row.
+pub(super) const QUIET_LEVELS: usize = 4;
 
 /// After so many misses, an operation has a batch of its own.
 pub(super) const MISSES: u32 = 2;
@@ -65,7 +65,7 @@ pub(super) struct Batch {
     /// The levels that it claims.
     pub(super) levels: Vec<Number>,
     pub(super) operations: Vec<Waiting>,
-    /// Whether it counts as a transaction that others could have shared.
+    /// Whether it counts against `max_in_flight`.
     pub(super) counts: bool,
     /// The name of the strategy, which all deductions of a write have in common.
     strategy: Option<&'static str>,
@@ -175,7 +175,7 @@ impl Queues {
 
     /// Whether the caller must start a task that takes what is ready: no other one is about to.
     pub(super) fn begin_start(&mut self) -> bool {
-        let can_start = self.in_flight < self.max_in_flight || self.claimed < ALONE;
+        let can_start = self.in_flight < self.max_in_flight || self.claimed < QUIET_LEVELS;
         can_start && !self.ready.is_empty() && !mem::replace(&mut self.is_starting, true)
     }
 
@@ -186,7 +186,7 @@ impl Queues {
     /// The next batch, whose levels are claimed then.
     pub(super) fn take(&mut self) -> Option<Batch> {
         let has_slot = self.in_flight < self.max_in_flight;
-        let is_quiet = self.claimed < ALONE;
+        let is_quiet = self.claimed < QUIET_LEVELS;
         let max_levels = match (has_slot, is_quiet) {
             (true, _) => MAX_LEVELS,
             (false, true) => 1,
@@ -226,7 +226,8 @@ impl Queues {
         Some(batch)
     }
 
-    /// The operation that is next, if it is ready. In a batch of one level, the next one of that.
+    /// The next operation for the batch, if one is ready: the oldest. If the batch may have only one
+    /// level, the oldest of that level.
     fn next(&self, batch: &Batch, max_levels: usize) -> Option<Age> {
         if max_levels > 1 || batch.levels.is_empty() {
             return self.ready.first().copied();
@@ -274,13 +275,13 @@ impl Queues {
         self.in_flight -= 1;
     }
 
-    /// The oldest operation that could be taken, if it waits since before `time`: removed.
+    /// Removes and returns the oldest ready operation, if it arrived at `time` or earlier.
     pub(super) fn pop_ready_before(&mut self, time: Instant) -> Option<Waiting> {
         let age = *self.ready.first()?;
         (self.waiting[&age].caller.since <= time).then(|| self.remove(age))
     }
 
-    /// The first operation of a level's queue, if it waits since before `time`: removed.
+    /// Removes and returns the first operation of a level's queue, if it arrived at `time` or earlier.
     pub(super) fn pop_before(&mut self, number: Number, time: Instant) -> Option<Waiting> {
         let age = *self.levels[number].queue.front()?;
         (self.waiting[&age].caller.since <= time).then(|| self.remove(age))

@@ -49,7 +49,7 @@ impl Scene {
         }
     }
 
-    /// As many transactions in flight as the store takes, of four levels.
+    /// Two transactions in flight, which is the maximum. Together they claim four levels.
     async fn with_transactions() -> (Self, Vec<Buyer>) {
         let scene = Self::new();
         let buyers = scene.buy_all(["w+x", "y+z"]).await;
@@ -126,7 +126,7 @@ async fn assert_unknown(buyer: Buyer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn levels_share_a_transaction_if_many_are_in_flight() {
+async fn levels_waiting_for_a_slot_share_a_transaction() {
     let (scene, mut buyers) = Scene::with_transactions().await;
     // The others gather.
     buyers.extend(scene.buy_all(["b", "c", "d", "b"]).await);
@@ -136,9 +136,9 @@ async fn levels_share_a_transaction_if_many_are_in_flight() {
     assert_sold(buyers).await;
 }
 
-/// While two transactions are in flight, only a few levels are made alone, each with all that waits for it.
+/// If four levels are claimed, and two transactions are in flight, a batch waits.
 #[tokio::test(start_paused = true)]
-async fn few_levels_wait_for_no_transaction() {
+async fn batch_of_one_level_starts_while_few_levels_are_claimed() {
     let scene = Scene::new();
     let mut buyers = scene.buy_all(["a", "b", "c", "v+w", "x+y"]).await;
     buyers.extend(scene.buy_all(["d", "e", "d"]).await);
@@ -164,7 +164,7 @@ async fn order_shares_a_transaction_with_deductions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn level_that_is_left_out_is_made_alone() {
+async fn level_left_out_is_written_in_its_own_transaction() {
     let (scene, mut buyers) = Scene::with_transactions().await;
     buyers.extend(scene.buy_all(["d", LOCKED, SHORT]).await);
     assert_eq!(scene.end_calls(1).await, ["[d, locked, short]"]);
@@ -179,7 +179,7 @@ async fn level_that_is_left_out_is_made_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn order_waits_for_the_row_that_it_missed_without_a_claim() {
+async fn order_that_misses_a_row_frees_its_other_levels() {
     let scene = Scene::new();
     let order = scene.buy("a+locked").await;
     assert_eq!(scene.end_calls(1).await, ["[a+locked]", "wait for locked"]);
@@ -189,7 +189,7 @@ async fn order_waits_for_the_row_that_it_missed_without_a_claim() {
     // Before the younger ones.
     assert_eq!(scene.end_calls(2).await, ["[a+locked, locked, a]"]);
     assert_eq!(scene.end_calls(1).await, ["1 locked"]);
-    // After two misses, it waits with the rows that it has.
+    // After two misses, it keeps the rows that it has locked while it waits for the other.
     buyers.push(scene.buy("a").await);
     assert_eq!(scene.end_calls(1).await, ["1 a"]);
     assert_eq!(scene.end_calls(1).await, ["waiting [a+locked]"]);
@@ -221,7 +221,7 @@ async fn order_whose_rows_are_never_free_is_given_up() {
 
 /// It would wait for a connection and a row again, perhaps past its deadline.
 #[tokio::test(start_paused = true)]
-async fn level_that_is_left_out_too_late_is_overloaded() {
+async fn operation_left_out_too_late_is_refused_as_overloaded() {
     let scene = Scene::new();
     let order = scene.buy("a+b").await;
     let locked = scene.buy_all(["c+d", LOCKED]).await.pop().expect("a buyer");
@@ -236,7 +236,7 @@ async fn level_that_is_left_out_too_late_is_overloaded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batch_has_at_most_as_many_as_the_store_takes() {
+async fn batch_has_at_most_max_batch_lines() {
     let scene = Scene::new();
     let mut buyers = vec![scene.buy("a").await];
     buyers.extend(scene.buy_all(["a"; MAX_BATCH + 1]).await);
@@ -285,9 +285,9 @@ async fn operation_that_waits_for_the_limit_is_overloaded() {
     assert_sold(buyers).await;
 }
 
-/// The next batch would wait for the server as long.
+/// The next batch would wait just as long for the server.
 #[tokio::test(start_paused = true)]
-async fn error_of_the_server_is_shared_by_those_that_wait() {
+async fn unavailable_server_ends_waits_of_half_the_limit() {
     let scene = Scene::new();
     let first = scene.buy(AWAY).await;
     let early = scene.buy(AWAY).await;
@@ -324,7 +324,7 @@ async fn batch_without_an_answer_has_an_unknown_outcome() {
     let broken = scene.buy("a+broken").await;
     assert_eq!(scene.end_calls(1).await, ["[a+broken]"]);
     assert_unknown(broken).await;
-    // Neither its levels nor its slot are lost.
+    // Its levels and its slot are free again.
     let buyers = scene.buy_all(["a+b", "c+d", BROKEN]).await;
     assert_eq!(scene.end_calls(3).await, ["[a+b]", "[c+d]", "1 broken"]);
     assert_sold(buyers).await;

@@ -128,12 +128,12 @@ impl Shop {
         let answers = self.commit(plan).into_iter();
         answers
             .map(|answer| answer.expect("no error"))
-            .map(without_order)
+            .map(without_movement)
             .collect()
     }
 
-    /// Asserts that no number of an operation occurs twice in the ledger, and that the movements of each line add
-    /// up to what it asked for.
+    /// Asserts that no line number of an operation occurs twice in the ledger, and that the movements of
+    /// each line add up to what it asked for.
     pub(super) fn assert_recorded_once(&self, operations: &[Operation], seed: u64) {
         let mut numbers = HashSet::new();
         for one in &self.ledger {
@@ -149,7 +149,7 @@ impl Shop {
             if movements.is_empty() {
                 continue;
             }
-            // The other lines have their movements in the order of the lines.
+            // Lines without a given number have their movements in the order of the lines.
             movements.sort_by_key(|one| one.line);
             let given: HashSet<_> = operation
                 .lines
@@ -187,9 +187,9 @@ impl Shop {
     }
 }
 
-/// A batch and single operations differ in the words of the same answer only: of a repeated request, a batch
-/// knows only that it is a duplicate.
-fn without_order(outcome: AttemptOutcome) -> AttemptOutcome {
+/// Makes a batch comparable with single operations: a request that is repeated within one batch is
+/// `Duplicate`; made alone, it is `Recorded`.
+fn without_movement(outcome: AttemptOutcome) -> AttemptOutcome {
     match outcome {
         AttemptOutcome::Recorded(_) => AttemptOutcome::Duplicate,
         other => other,

@@ -88,7 +88,7 @@ async fn refused_row_lets_few_of_a_large_batch_be_made_alone() {
 
 /// If the error is not of the row but of the server, each of the others would get it.
 #[tokio::test]
-async fn unknown_errors_end_the_attempts_alone() {
+async fn single_attempts_stop_after_two_unexpected_errors() {
     let batch: Vec<_> = (0..100).map(|_| sample()).collect();
     let store = Refusing {
         operations: batch.iter().map(|one| one.id).collect(),

@@ -128,7 +128,7 @@ fn wide_order_is_not_starved_by_its_levels() {
         flying.push(queues.expect([level]));
     }
     queues.add_all(["a b c"]);
-    // More come for each level than are ever made.
+    // Younger operations of each level keep coming.
     for batch in flying {
         queues.add_all(["a", "b", "c"]);
         assert!(queues.take().is_none());
@@ -151,6 +151,7 @@ fn batch_has_at_most_256_lines() {
     queues.end(batch);
     let batch = queues.expect([&*wide, "a"]);
     queues.end(batch);
+    // An operation that is larger than a batch is taken alone.
     queues.add_all([&*vec!["a"; 300].join(" ")]);
     assert!(queues.take().is_some());
 }
@@ -168,7 +169,7 @@ fn batch_has_at_most_128_levels() {
 }
 
 #[test]
-fn two_batches_count_and_few_levels_need_not() {
+fn batch_does_not_count_while_few_levels_are_claimed() {
     let mut queues = queues();
     let alone = ["a", "b", "c"].map(|level| {
         queues.add_all([level]);
