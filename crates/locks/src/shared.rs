@@ -1,4 +1,4 @@
-//! What the other rooms share: errors, clocks, connections and wake-ups.
+//! What the other modules share: errors, clocks, connections and wake-ups.
 
 pub mod clock;
 pub(crate) mod error;

@@ -1,10 +1,13 @@
 //! The SQL stores: SQLite, MariaDB/MySQL and PostgreSQL.
 //!
-//! Each transaction is written once: what operations need is read in `snapshot`, what was planned is written
-//! in `write`, and `attempts` combines them. A [`Dialect`] supplies the few messages that differ. The statements stand in
-//! `read.sql` and `write.sql`, and in two files of each dialect. READ COMMITTED everywhere, set explicitly, so
-//! that no decision is based on a snapshot that is older than the row locks. Retries of whole operations are
-//! the caller's ([`stocklock_core::deduct`]).
+//! Each transaction is written once: what operations need is read in `snapshot`, what was planned is
+//! written in `write`, and `attempts` combines them. A [`Dialect`] supplies the few messages that
+//! differ. The statements stand in `read.sql` and `write.sql`, and in two files of each dialect. On a
+//! server, transactions run at READ COMMITTED, set explicitly, so that no decision is based on a
+//! snapshot that is older than the row locks. Two kinds of transactions that write nothing are
+//! exceptions: an audit reads one snapshot (REPEATABLE READ), and on MariaDB and MySQL a look-up finds a
+//! key that another transaction is recording (READ UNCOMMITTED). Retries of whole operations are the
+//! caller's ([`stocklock_core::deduct`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,7 +101,7 @@ pub trait LedgerQueries: OperationStore {
     /// A page of the ledger of one SKU, newest movement first.
     async fn movements(&self, filter: &MovementFilter) -> Result<LedgerPage>;
 
-    /// Counter and ledger of each warehouse of the SKU, from one snapshot.
+    /// Level and ledger of each warehouse of the SKU, from one snapshot.
     async fn audit(&self, sku: &Sku) -> Result<Vec<Audit>>;
 
     /// The database: `sqlite`, `mysql` or `postgres`.

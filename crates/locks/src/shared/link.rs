@@ -98,7 +98,10 @@ impl<T: Clone + Send + Sync + 'static> Link<T> {
         let outcome = async move {
             task.await.unwrap_or_else(|_| {
                 lock(&shared).attempt = None;
-                Err(BackendError::transient("the Tokio runtime was shut down"))
+                Err(BackendError::transient(
+                    "the task that opens the connection ended early: it panicked, or the Tokio runtime \
+                     was shut down",
+                ))
             })
         };
         outcome.boxed().shared()

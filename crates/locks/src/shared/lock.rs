@@ -1,4 +1,4 @@
-//! Locking a mutex, also after a thread panicked while it had it.
+//! Locks a mutex, even if a thread panicked while it held the mutex.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -128,9 +128,10 @@ groups! {$
         changes_of_many_processes_count_once_each, exchange_succeeds_for_one_process,
         change_of_number_wakes_waiter, number_is_zero_before_first_change_and_after_removal,
         impossible_numbers_are_refused, latch_opens_for_all_at_last_arrival,
-        incomplete_participants_are_reported_at_limit, barrier_lets_parties_in_and_out_together,
-        party_that_died_before_does_not_open_barrier, party_that_died_inside_holds_up_none,
-        gate_of_abandoned_round_lets_no_party_in, new_party_waits_behind_full_barrier,
+        missing_participants_are_reported_at_limit, barrier_lets_participants_in_and_out_together,
+        dead_participant_does_not_open_barrier,
+        dead_participant_delays_others_only_until_its_lease_ends,
+        gate_of_abandoned_round_lets_no_participant_in, new_participant_waits_behind_full_barrier,
         enter_dropped_at_any_time_leaves_nothing, shutdown_ends_waits_for_participants,
     ];
     // With a server that another process can use.

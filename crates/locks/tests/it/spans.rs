@@ -27,7 +27,7 @@ async fn span_of_acquisition_has_name_wait_and_outcome() {
     let abandoned = manager.lock("seen").acquire();
     let dropped = timeout(Duration::ZERO, abandoned).await;
     assert!(dropped.is_err());
-    // A task ends what was dropped.
+    // A background task completes the dropped acquisition.
     sleep(Duration::from_millis(1)).await;
     guard.release().await;
     manager.shutdown().await;

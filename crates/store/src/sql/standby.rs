@@ -1,8 +1,8 @@
 //! What the ledger has may be missing at a synchronous standby: see [`super::pool::commit_warnings`].
 //!
-//! Guarantee: no answer says that an operation is recorded before a later commit has waited for the standby. So a
-//! failover loses nothing that was acknowledged, also if waits for the standby are cancelled, if sessions are ended or
-//! the primary restarts meanwhile, and whichever replica is asked.
+//! Guarantee: no answer says that an operation is recorded before a later commit has waited for the
+//! standby. So a failover loses nothing that was acknowledged, whichever replica is asked. That holds
+//! also if waits for the standby are cancelled, sessions are ended, or the primary restarts.
 
 use super::SqlStore;
 use super::dialect::Dialect;
@@ -21,8 +21,9 @@ impl<D: Dialect> SqlStore<D> {
         Ok(found)
     }
 
-    /// Answers that no commit of this attempt precedes: those that were recorded earlier wait for the standby. An error
-    /// of this wait is no answer for the others, whose outcome may be unknown.
+    /// For answers of an attempt that is not known to have committed. Those that report a recorded
+    /// operation wait for the standby. If that wait fails, only they become unknown outcomes: the others
+    /// keep their answers.
     pub(super) async fn with_recorded(&self, mut answers: Vec<BatchAnswer>) -> BatchAttempt {
         let is_recorded = |answer: &BatchAnswer| matches!(answer, Ok(AttemptOutcome::Recorded(_)));
         if answers.iter().any(is_recorded)
@@ -39,7 +40,7 @@ impl<D: Dialect> SqlStore<D> {
     /// Returns when the synchronous standby, if there is one, has what is visible now.
     ///
     /// # Errors
-    /// That could not be found out.
+    /// The database does not answer, or the wait ended early.
     pub(super) async fn wait_for_standby(&self) -> Result<()> {
         let Some([standby, change]) = D::STANDBY else {
             return Ok(());

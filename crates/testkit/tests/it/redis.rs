@@ -7,7 +7,7 @@ use stocklock_testkit::servers::{PrivateServer, fresh_redis};
 
 use super::{SOON, is_silent, soon};
 
-/// A connection that waits for as long as its test does.
+/// A connection whose response timeout is [`SOON`], the limit of the tests.
 async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
     let settings = AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
     let client = Client::open(url)?;

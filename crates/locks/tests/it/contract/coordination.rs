@@ -62,7 +62,7 @@ pub(super) async fn change_of_number_wakes_waiter(rig: &impl TokenRig) {
         number.set(version).await.unwrap();
     }
     assert_eq!(waiter.await.unwrap().unwrap(), Some(3));
-    // The number is already so.
+    // The number already has that value.
     let number = other.number("version");
     let found = number.wait_for(Duration::ZERO, |version| version == 3);
     assert_eq!(found.await.unwrap(), Some(3));
@@ -122,7 +122,7 @@ pub(super) async fn latch_opens_for_all_at_last_arrival(rig: &impl TokenRig) {
     assert_eq!(latch.missing().await.unwrap(), 3);
 }
 
-pub(super) async fn incomplete_participants_are_reported_at_limit(rig: &impl TokenRig) {
+pub(super) async fn missing_participants_are_reported_at_limit(rig: &impl TokenRig) {
     let manager = rig.manager();
     let limit = rig.moment();
     let begin = rig.now();
@@ -143,32 +143,32 @@ pub(super) async fn incomplete_participants_are_reported_at_limit(rig: &impl Tok
     wait_until_nothing_is_left(rig, LONG).await;
 }
 
-/// Three processes meet five times. None is let in before all are there, or out before all are done.
-pub(super) async fn barrier_lets_parties_in_and_out_together(rig: &impl TokenRig) {
-    const PARTIES: u32 = 3;
+/// Three participants meet five times. None is let in before all are there, or out before all are done.
+pub(super) async fn barrier_lets_participants_in_and_out_together(rig: &impl TokenRig) {
+    const PARTICIPANTS: u32 = 3;
     let [arrived, done] = [(); 2].map(|()| Cell::new(0));
     let meet = async |number| {
-        let barrier = rig.manager().barrier("round", PARTIES);
+        let barrier = rig.manager().barrier("round", PARTICIPANTS);
         let pause = rig.step() * number;
         for round in 1..=5 {
             tokio::time::sleep(pause).await;
             arrived.update(|arrived| arrived + 1);
-            let party = barrier.enter(LONG).await.unwrap();
-            assert!(arrived.get() >= round * PARTIES);
-            party.guard().check().unwrap();
+            let participant = barrier.enter(LONG).await.unwrap();
+            assert!(arrived.get() >= round * PARTICIPANTS);
+            participant.guard().check().unwrap();
             tokio::time::sleep(pause).await;
             done.update(|done| done + 1);
-            party.leave(LONG).await.unwrap();
-            assert!(done.get() >= round * PARTIES);
+            participant.leave(LONG).await.unwrap();
+            assert!(done.get() >= round * PARTICIPANTS);
         }
     };
-    join_all((0..PARTIES).map(meet)).await;
-    assert_eq!(done.get(), 5 * PARTIES);
+    join_all((0..PARTICIPANTS).map(meet)).await;
+    assert_eq!(done.get(), 5 * PARTICIPANTS);
     wait_until_nothing_is_left(rig, LONG).await;
 }
 
-/// A party that entered alone and died is not counted with the next one.
-pub(super) async fn party_that_died_before_does_not_open_barrier(rig: &impl TokenRig) {
+/// A participant that entered alone and died is not counted with the next one.
+pub(super) async fn dead_participant_does_not_open_barrier(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let dead = one.permits("round", 1, 2).max_renewals(0);
     let dead = dead.acquire().await.unwrap();
@@ -181,19 +181,20 @@ pub(super) async fn party_that_died_before_does_not_open_barrier(rig: &impl Toke
     wait_until_nothing_is_left(rig, LONG).await;
 }
 
-/// A party dies inside. The other one waits for it until its lease ends, and not longer.
-pub(super) async fn party_that_died_inside_holds_up_none(rig: &impl TokenRig) {
+/// A participant dies inside. The other one waits for it until its lease ends, and not longer.
+pub(super) async fn dead_participant_delays_others_only_until_its_lease_ends(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let dead = one.permits("round", 1, 2).max_renewals(9);
     let dead = dead.acquire().await.unwrap();
-    let party = other.barrier("round", 2).enter(LONG).await.unwrap();
-    party.leave(LONG).await.unwrap();
+    let alive = other.barrier("round", 2).enter(LONG).await.unwrap();
+    alive.leave(LONG).await.unwrap();
     assert!(dead.check().is_err(), "it did not wait for the other");
     wait_until_nothing_is_left(rig, LONG).await;
 }
 
-/// Both parties go without leaving together, so the gate stays open. The next party waits for another.
-pub(super) async fn gate_of_abandoned_round_lets_no_party_in(rig: &impl TokenRig) {
+/// Both participants go without leaving together, so the gate stays open. The next one waits for
+/// another.
+pub(super) async fn gate_of_abandoned_round_lets_no_participant_in(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     let (here, there) = (one.barrier("round", 2), other.barrier("round", 2));
     let (first, second) = tokio::join!(here.enter(LONG), there.enter(LONG));
@@ -205,7 +206,7 @@ pub(super) async fn gate_of_abandoned_round_lets_no_party_in(rig: &impl TokenRig
 }
 
 /// One of two leaves early. Neither it nor a third process is let in with the slow one, which is inside.
-pub(super) async fn new_party_waits_behind_full_barrier(rig: &impl TokenRig) {
+pub(super) async fn new_participant_waits_behind_full_barrier(rig: &impl TokenRig) {
     let managers = [(); 3].map(|()| rig.manager());
     let [first, second, third] = managers.each_ref().map(|it| it.barrier("round", 2));
     let (a, b) = tokio::join!(first.enter(LONG), second.enter(LONG));
@@ -227,7 +228,7 @@ pub(super) async fn new_party_waits_behind_full_barrier(rig: &impl TokenRig) {
     wait_until_nothing_is_left(rig, LONG).await;
 }
 
-/// A party is dropped at many points of its way in, and does not count after that.
+/// A participant is dropped at many points of its way in, and does not count after that.
 pub(super) async fn enter_dropped_at_any_time_leaves_nothing(rig: &impl TokenRig) {
     let (one, other) = (rig.manager(), rig.manager());
     for round in 0..10 {

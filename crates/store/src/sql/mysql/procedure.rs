@@ -8,8 +8,8 @@ use super::{CALLS, parameters};
 use crate::sql::statement::trusted;
 use crate::sql::write::{MovementRow, Write, json};
 
-/// A JSON array with an array for each sale of the only level, for `write_sales`. `None` if a movement is
-/// something else, or its operation has several lines.
+/// A JSON array with an array for each sale of the only level, for `write_sales`. `None` if the plan has
+/// several levels, or a movement that is not a plain sale of one line.
 pub(super) fn sales(write: &Write<'_>) -> Option<String> {
     write.only_level()?;
     write
@@ -39,7 +39,8 @@ pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> 
     let nothing = |call: &str| parameters::replace(call, |text, _| text.push_str("NULL"));
     let calls = [&CALLS.if_available, &CALLS.write_sales, &CALLS.write];
     let [one, sales, write] = calls.map(|call| nothing(call.as_str()));
-    // The first argument of the last: it begins a transaction, and rolls it back.
+    // The first argument of `write` is 1: it begins a transaction, finds nothing to write, and rolls it
+    // back.
     for call in [one, sales, write.replacen("NULL", "1", 1)] {
         connection.execute(sqlx::raw_sql(trusted(call))).await?;
     }

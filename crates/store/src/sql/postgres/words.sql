@@ -1,4 +1,4 @@
--- The words of PostgreSQL: see ../read.sql. A word without a line is empty.
+-- The words of PostgreSQL: see ../read.sql. A word without text below its name is empty.
 
 -- begin
 BEGIN

@@ -1,4 +1,4 @@
--- The words of SQLite: see ../read.sql. A word without a line is empty.
+-- The words of SQLite: see ../read.sql. A word without text below its name is empty.
 
 -- begin
 BEGIN IMMEDIATE
@@ -40,7 +40,7 @@ integer
 
 -- no_table
 
--- use_index: without statistics, SQLite may take the index of the whole level
+-- use_index: without statistics, SQLite may choose an index that reads all movements of the level
 INDEXED BY $index
 
 -- connection_limits

@@ -89,7 +89,7 @@ pub(super) const SWEEP: &str = formatcp!(
     LIMIT $2 FOR UPDATE OF distributed_lock SKIP LOCKED)"
 );
 
-/// Connects, and bounds what a statement may take: the server ends one that has lost its client.
+/// Connects, and bounds the time of a statement: so the server ends one that has lost its client.
 pub(in super::super) async fn connect(
     options: &PgConnectOptions,
     limit: Duration,

@@ -10,7 +10,8 @@ use super::{Ask, Row, Session, Statements, push_list};
 
 pub(in super::super) const SCHEMA: &str = include_str!("../schema/sqlite.sql");
 
-/// The clock, which stands still during a statement, and counts in milliseconds.
+/// The clock in microseconds since 1970. It stands still during a statement; its resolution is a
+/// millisecond.
 const NOW: &str = "CAST(round(unixepoch('now', 'subsec') * 1000) * 1000 AS INTEGER)";
 
 /// The row may be taken: it is free or expired, and the nonce is not buried in it.
