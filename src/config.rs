@@ -1,8 +1,8 @@
-//! The configuration: every setting is a flag and an environment variable. `--help` is the
-//! reference.
+//! The configuration: every setting of the service is a flag and an environment variable. `--help` is
+//! the reference.
 //!
-//! Only this module knows environment variables; `main` reads `.env` before. Neither `Debug` nor
-//! `--help` shows a secret.
+//! The clients (`import`, `export`) and `failures` declare their own settings. `main` reads `.env`
+//! before. Neither `Debug` nor `--help` shows a secret.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,7 +1,8 @@
 //! The HTTP API: routes, their documentation, and errors in one format.
 //!
-//! One file per resource. A handler has typed extractors, makes one call, and answers. Every response
-//! passes through the stack of `respond.rs`, which adds headers and writes the body of an error.
+//! One file per call or group of calls, and for the parts that they share. A handler has no rules: it
+//! extracts, calls the core or the store, and answers. Every response passes through the stack of
+//! `respond.rs`, which adds headers and writes the body of an error.
 
 use std::sync::Arc;
 

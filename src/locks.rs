@@ -1,5 +1,5 @@
-//! The distributed locks of one replica: one manager for each configured lock server, and one for the
-//! table of locks in the database.
+//! The distributed locks of one replica: one manager for each configured lock server, and two for the
+//! table of locks in the database, of which one elects leaders.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct LockServers {
     pub(crate) leaders: LockManager,
     /// The same locks, to look into them.
     pub(crate) admins: LockAdmins,
-    /// Also in `locks`; here to check its settings, and for the cache of levels.
+    /// Also in `locks`; kept to check its settings.
     redis: Option<RedisBackend>,
     /// The same.
     masters: Option<RedLockBackend>,

@@ -1,4 +1,5 @@
-//! How traces reach a collector (`traces.rs`), and the log stderr: lines wait in a bounded queue, and one thread writes them.
+//! Sends the log to stderr: lines wait in a bounded queue, and one thread writes them. `traces.rs` sends
+//! traces to a collector.
 //!
 //! Logging is best effort. If the reader of stderr is gone or does not read, lines are dropped and
 //! counted (`log_lines_dropped_total`). No request and no task waits for the log, or fails with it.

@@ -22,21 +22,21 @@ use stocklock_store::AllAudits;
 pub(super) struct WarehouseAudit {
     /// The warehouse.
     warehouse: String,
-    /// Units received, according to the ledger. Returned units count if they are on hand again.
+    /// The sum of all movements that are not sales. Returned units count if they are on hand again.
     received: i64,
-    /// Units sold, according to the ledger, with those that came back later.
+    /// Units sold, according to the ledger, including units that came back later.
     sold: i64,
     /// Units on hand, according to the level.
     on_hand: i64,
-    /// Units reserved, not yet taken.
+    /// Units held, according to the level.
     held: i64,
     /// `on_hand` minus the sum of all movements; not 0 if the level missed a sale.
     drift: i64,
     /// `held` minus the sum of all movements of held units.
     held_drift: i64,
-    /// Units sold that did not exist.
+    /// Units sold beyond the received units and the backorder limit.
     oversold: i64,
-    /// Whether level and ledger agree.
+    /// Whether level and ledger agree, and nothing was oversold.
     consistent: bool,
 }
 
@@ -106,9 +106,9 @@ pub(super) async fn audit(
 
 /// Compare all levels with the ledger
 ///
-/// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. The line of a
-/// SKU that cannot be audited says why. If a server fails on the way, the connection is closed before
-/// the end of the answer.
+/// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. The line of
+/// a SKU that cannot be audited says why. If the database fails while the answer is sent, the connection
+/// is closed before its end.
 #[utoipa::path(
     get, path = "/audit", tag = "stock",
     responses(

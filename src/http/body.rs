@@ -13,10 +13,12 @@ use super::{Api, ApiError};
 use crate::crowd::CROWDED_WAIT;
 use stocklock_core::stock::StockError;
 
-/// The memory of all large bodies together. A body of `MAX_BATCH_BODY_BYTES` fits at any value.
+/// The memory of all large bodies together. A body of the largest permitted
+/// `MAX_BATCH_BODY_BYTES` (16 MiB) fits.
 const BUDGET: usize = 64 * 1024 * 1024;
 
-/// What each body may have without the budget. So large bodies that do not end delay only large ones.
+/// What each body may have outside the budget. So large bodies that do not end cause only other large
+/// ones to be refused.
 const FREE: usize = 16 * 1024;
 
 /// A body grows beyond [`FREE`] in parts of this size. It is not one buffer that grows, because the buffers

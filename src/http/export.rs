@@ -30,10 +30,11 @@ pub(super) struct ExportQuery {
 
 /// Export all levels
 ///
-/// One line of JSON for each level, in (sku, warehouse) order. The lines are not of one moment. If a server fails
-/// on the way, the connection is closed before the end of the answer; `after` continues it. With `EVENTS=on`, the
-/// header `X-Events-Cursor` is the cursor of `GET /events` whose events have all changes since then. Some of them
-/// may be in the lines already: skip an event whose version is not above that of its level.
+/// One line of JSON for each level, in (sku, warehouse) order. The lines are not of one moment. If the
+/// database fails while the answer is sent, the connection is closed before its end; `after` continues
+/// it. With `EVENTS=on`, the header `X-Events-Cursor` has a cursor of `GET /events`: the events after it
+/// have every change made since the export began. Some of them may be in the lines already: skip an
+/// event whose version is not above that of its level.
 #[utoipa::path(
     get, path = "/export", tag = "bulk", params(ExportQuery),
     responses(

@@ -160,7 +160,8 @@ pub(super) fn remark(name: &str, text: Option<String>) -> Result<Option<Remark>,
 pub(super) fn operation_id(text: &str) -> Result<OperationId, ApiError> {
     let id = Some(text).filter(|text| text.len() == Hyphenated::LENGTH);
     let id = id.and_then(|text| Uuid::parse_str(text).ok());
-    let id = id.ok_or_else(|| ApiError::invalid("id: not the id of an operation"))?;
+    let problem = "id: send the id of an operation, a UUID with hyphens";
+    let id = id.ok_or_else(|| ApiError::invalid(problem))?;
     Ok(OperationId(id))
 }
 

@@ -137,7 +137,8 @@ pub(super) async fn hold(
 }
 
 fn replaced(id: &str) -> Result<OperationId, ApiError> {
-    operation_id(id).map_err(|_| ApiError::invalid("replaces: not the id of an operation"))
+    let problem = "replaces: send the id of a hold, a UUID with hyphens";
+    operation_id(id).map_err(|_| ApiError::invalid(problem))
 }
 
 fn new_hold(

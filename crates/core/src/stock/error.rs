@@ -32,7 +32,7 @@ pub enum StockError {
         by: Option<OperationId>,
     },
     /// The time of the hold is over, and it cannot be sold any more.
-    #[error("the hold has expired, and {requested} units are not sold: {available} are available")]
+    #[error("the hold has expired: {requested} requested, {available} available; nothing was sold")]
     HoldExpired {
         /// Units requested.
         requested: i64,
