@@ -177,7 +177,7 @@ async fn request_that_is_not_http_is_refused_without_a_body() {
     let app = app(&[]).await;
     let headers = "X-Many: 1\r\n".repeat(200);
     let too_many = format!("GET /healthz HTTP/1.1\r\n{headers}\r\n");
-    // Its end is not awaited.
+    // It has no end: the server refuses it when the buffer for a header is full.
     let mut too_large = "GET /healthz HTTP/1.1\r\nX-Large: ".to_owned();
     too_large.extend(std::iter::repeat_n('x', 16 * 1024 - too_large.len()));
     let refused = [
@@ -216,7 +216,7 @@ async fn request_without_one_host_is_refused(#[case] rest: &str, #[case] status:
 #[case("/healthz")]
 #[case("/readyz")] // Waits for the database, so the connection's task runs more than once.
 #[tokio::test]
-async fn idle_connection_outlives_the_header_limit_until_its_own(#[case] path: &str) {
+async fn idle_connection_is_closed_by_the_idle_limit_only(#[case] path: &str) {
     let limits = [
         "--first-byte-timeout-ms=200",
         "--header-timeout-ms=200",

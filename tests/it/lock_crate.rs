@@ -1,4 +1,4 @@
-//! The lock crate can be published: its package, the Rust version that it needs, and its pages.
+//! The lock crate can be packaged: its package, the Rust version that it needs, and its pages.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! Stored formats: this build reads what release 0.3.0 wrote.
+//! Stored formats: this build reads what the previous release wrote.
 //!
-//! For each database, `old_release/` has the rows of a ledger and what the release answered about them. The
-//! schema is the first migration, which is never edited. The release itself wrote these files, by this test
-//! with `TEST_WRITE_RELEASE=1`. It then needs `sqlite3`, `mariadb-dump` and `pg_dump`.
+//! For each database, `old_release/` has the rows of a ledger, and the answers about them. The schema is
+//! the first migration, which is never edited. Until 0.3.0 is released, the build that froze this
+//! migration stands for that release: it wrote these files, by this test with `TEST_WRITE_RELEASE=1`.
+//! The test then needs `sqlite3`, `mariadb-dump` and `pg_dump`.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Rules for the sources that the compiler and Cargo cannot check: length, heads, words, names.
 //!
 //! Cargo enforces which crate may use which. These rules hold for all files under `src`, `tests`
-//! and `crates`; the words also hold for the documents.
+//! and `crates`; the rule about plain prose also holds for the documents.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,14 +40,14 @@ const ONLY_IN: [(&str, &[&str]); 7] = [
     ("#[path", &[]),
 ];
 
-/// Words of riddles and of old books. The plain word is always known: an engineer, is logged, if.
+/// Archaic or vague words; write a plain word instead: an engineer, is logged, if.
 const AVOID: &str = r"(?i)\b(nobody|somebody|anybody|whoever|whomever|is told|are told|was told|were told|tells? of|is said|lest|amid|thereby|whereby|for ever|anew|once more|of ours|of theirs|all the same|at that|begun|nor is|nor does|nor are|to be had|by themselves alone|the likes)\b";
 
 /// "where" that means "if".
 const WHERE_IF: &str =
     r"(?:^|[,;:] |\. )where (?:it|there|that|this|they|he|one|a|an|the|no|none|nothing|some) ";
 
-/// How many of these words there may be in 1,000 words of prose.
+/// How many lines with such a word there may be for 1,000 words of prose.
 const AVOIDED_PER_THOUSAND: f64 = 0.25;
 
 pub(crate) struct File {
@@ -125,7 +125,7 @@ fn every_source_is_short_and_has_a_head() {
 }
 
 #[test]
-fn words_of_one_place_are_used_only_there() {
+fn restricted_words_are_only_in_the_listed_files() {
     for file in sources() {
         // This file names them all.
         if file.path == "tests/it/tidy.rs" {
@@ -143,8 +143,8 @@ fn words_of_one_place_are_used_only_there() {
     }
 }
 
-/// `make mutations` applies each of these changes, and runs the test that must notice it. Those of a test
-/// that does not run in `make test` are marked.
+/// `make mutations` applies each of these changes, and runs the test that must notice it. A mutation
+/// whose test runs only in `make verify` has `"verify": true`.
 #[test]
 fn each_mutation_applies_and_names_an_existing_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -152,7 +152,7 @@ fn each_mutation_applies_and_names_an_existing_test() {
     let list: Vec<serde_json::Value> =
         serde_json::from_str(&read("tests/mutations.json")).expect("a list");
     let full = Regex::new(r"(?ms)^mod full \{.*?^\}").expect("a valid pattern");
-    // It has an attribute, or is a case of the contract of locks.
+    // A test function has an attribute, or is a case of the lock contract.
     let test = Regex::new(r"(?:\]\n *|pub\(super\) )(?:async )?fn (\w+)").expect("a valid pattern");
     let (mut all, mut in_make_test) = (String::new(), BTreeSet::new());
     for File { path, text } in sources() {

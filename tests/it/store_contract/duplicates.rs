@@ -1,4 +1,5 @@
-//! What a duplicate, or a deduction that is refused, leaves locked for others: nothing.
+//! Duplicates and refused deductions leave nothing locked. Also: when a write that waited for a lock
+//! looks up its key.
 
 use std::sync::Arc;
 

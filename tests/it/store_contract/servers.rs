@@ -30,8 +30,8 @@ async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)]
     assert_matches!(outcome, Err(StoreError::Unavailable(..)));
 }
 
-/// A refusal is known when its transaction ends, and nothing was committed when a level was to be created. The
-/// server may execute a COMMIT later, so that write was not refused.
+/// If ROLLBACK gets no answer, the refusal stands. If the INSERT of a new level gets none, nothing was
+/// committed, and the server is unavailable. If COMMIT gets none, the outcome is unknown.
 #[rstest]
 #[tokio::test]
 async fn silence_of_the_server_is_bounded(#[values(Mysql, Postgres)] backend: Backend) {
@@ -128,7 +128,7 @@ async fn setting_that_loses_sales_is_reported(
     assert!(found[0].ends_with(advice), "{found:?}");
 }
 
-/// The store sets time zone, SQL mode, isolation level and character set itself.
+/// The store sets time zone, SQL mode, isolation level, character set and autocommit itself.
 #[tokio::test]
 async fn session_does_not_depend_on_mariadbs_defaults() {
     let server = PrivateServer::start(Mysql).await;

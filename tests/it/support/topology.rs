@@ -20,7 +20,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/replicas.sh")
 /// Part of the error of `up` if another program took one of its ports first.
 const PORT_TAKEN: &str = "which is in use";
 
-/// nginx, two replicas, and the servers that the script starts with them.
+/// nginx, two replicas of each deployment, and the servers that the script starts with them.
 pub(crate) struct Topology {
     state: PathBuf,
     port: u16,
@@ -30,7 +30,7 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Starts two replicas of the program with only the settings in `variables`. The script starts
+    /// Starts two replicas of each deployment, with only the settings in `variables`. The script starts
     /// a private server for each of `DATABASE_URL`, `REDIS_URL` and `ZOOKEEPER_CONNECT` that is not
     /// set.
     pub(crate) async fn up(variables: &[(&'static str, &str)]) -> Self {
