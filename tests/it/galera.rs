@@ -123,8 +123,16 @@ const FILLER: [&str; 3] = [
 async fn sale_is_answered_again_at_a_galera_node_that_lags() {
     let cluster = GaleraCluster::start().await;
     let urls = cluster.fresh_database().await.expect("it answers");
-    let first = Process::serving(&["serve"], &[("DATABASE_URL", &urls[0])]).await;
-    let other = Process::serving(&["serve"], &[("DATABASE_URL", &urls[1])]).await;
+    let start = async |url| {
+        // The node lags for as long as the machine takes.
+        let patient = [("WAIT_LIMIT_MS", "20000"), ("REQUEST_DEADLINE_MS", "60000")];
+        Process::serving(
+            &["serve"],
+            &[&[("DATABASE_URL", url)][..], &patient].concat(),
+        )
+        .await
+    };
+    let (first, other) = (start(&*urls[0]).await, start(&*urls[1]).await);
     let mut raw = Raw::connect(Mysql, &urls[0]).await;
     let mut late = Raw::connect(Mysql, &urls[1]).await;
     for statement in &FILLER[..2] {

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use reqwest::{Client, Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
+use stocklock_testkit::eventually;
 use stocklock_testkit::run::{number, rng};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -133,7 +134,13 @@ impl Shop {
         let path = "/stock/deduct?strategy=group-commit";
         let mut buyers = Vec::new();
         for sku in (0..skus).map(name) {
-            self.replicas[0].set_level(&sku, SCARCE).await;
+            let put = self.request(0, Method::PUT, &format!("/stock/{sku}"));
+            let put = put.json(&json!({"on_hand": SCARCE}));
+            // On a slow machine, it may take longer than a hasty replica waits.
+            eventually("the SKU is stocked", SOON, async || {
+                matches!(send(copy(&put)).await.status, 200 | 201)
+            })
+            .await;
             let orders = (0..BUYERS / skus).map(|buyer| self.request(buyer, Method::POST, path));
             buyers.push(Buyers::start(&sku, Keys::AllScarce, orders, |_, _| ()));
         }

@@ -78,8 +78,8 @@ async fn last_answer_decides_whether_a_level_is_sold_out() {
 async fn number_of_levels_is_bounded() {
     let sold_out = SoldOut::default();
     let remembered = || -> usize {
-        let shards = sold_out.shards.iter();
-        shards.map(|shard| shard.lock().unwrap().len()).sum()
+        let parts = sold_out.parts.iter();
+        parts.map(|part| part.lock().unwrap().len()).sum()
     };
     let sell_out = |number| {
         let one = Deduction::sample(&format!("sku-{number}"));

@@ -67,15 +67,19 @@ impl Replica {
     async fn is_short(&self) -> Instant {
         let since = Instant::now();
         let attempt = Operation::from(deduction(&sku(SKU), None, Strategy::GroupCommit));
-        let short = self.scheduler.attempt(attempt).await.expect("it is refused");
+        let short = self
+            .scheduler
+            .attempt(attempt)
+            .await
+            .expect("it is refused");
         assert_eq!(short, AttemptOutcome::Insufficient { available: 0 });
         since
     }
 
     /// Another replica ends the hold.
     async fn end_hold(&self, how: How) {
-        let ended = self.store.write(&operation("end", [end(self.held, how, None)]));
-        ended.await.expect("it has ended");
+        let ended = operation("end", [end(self.held, how, None)]);
+        self.store.write(&ended).await.expect("it has ended");
         advance(MS).await;
     }
 
@@ -83,7 +87,10 @@ impl Replica {
     async fn reclaim(&self, since: Instant) -> bool {
         let level = (sku(SKU), Warehouse::default());
         let times = (since, Instant::now() + WAIT_LIMIT);
-        self.levels.reclaim(level, 1, times).await.expect("no fault")
+        self.levels
+            .reclaim(level, 1, times)
+            .await
+            .expect("no fault")
     }
 }
 
