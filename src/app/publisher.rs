@@ -81,13 +81,13 @@ impl Publisher<'_> {
         let mut has_published = false;
         while let Some(last) = store.publish().await? {
             has_published = true;
-            self.followers.advance(last);
+            self.followers.set_last(last);
             self.trim().await?;
         }
         if !has_published && self.followers.is_awaited() {
             // Another replica may have published.
             let last = store.last_published().await?;
-            self.followers.advance(last.map_or(0, |last| last.seq));
+            self.followers.set_last(last.map_or(0, |last| last.seq));
         }
         self.trim().await
     }
