@@ -6,6 +6,7 @@
 //! database and no sequence decides that, so a late commit cannot be skipped: its level has a later version then.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -160,6 +161,9 @@ impl<D: Dialect> Feed for SqlStore<D> {
             }
             left = others;
         }
+        if let Some(last) = last {
+            self.feed_at_standby(last).await?;
+        }
         Ok(last)
     }
 
@@ -168,7 +172,11 @@ impl<D: Dialect> Feed for SqlStore<D> {
             .select(&self.readers, &D::texts().feed_state, &[])
             .await?;
         let started = state.first().filter(|(_, filled)| *filled == 1);
-        Ok(started.map(|&(seq, _)| EventCursor { seq, version: None }))
+        let Some(&(seq, _)) = started else {
+            return Ok(None);
+        };
+        self.feed_at_standby(seq).await?;
+        Ok(Some(EventCursor { seq, version: None }))
     }
 
     async fn events(
@@ -196,6 +204,7 @@ impl<D: Dialect> Feed for SqlStore<D> {
         if after.next_row() != first {
             return Ok(EventPage::Expired);
         }
+        self.feed_at_standby(end).await?;
         let (chosen, cursor) = choose(rows, after, sku, limit);
         let events = self.events_of(&chosen).await?;
         Ok(EventPage::Events {
@@ -245,6 +254,8 @@ impl<D: Dialect> SqlStore<D> {
                 set.map_err(before_commit)?;
             }
             tx.commit().await?;
+            // The commit has waited for the standby.
+            self.feed_at_standby.fetch_max(end, Ordering::Relaxed);
             Ok(end)
         })
         .await
