@@ -53,7 +53,7 @@ pub struct Webhook {
     pub types: String,
     /// The bound of `low`.
     pub low_at: Option<i64>,
-    /// Grows with each change by a request.
+    /// Grows with each change by a request, and when it is disabled.
     pub revision: i64,
     /// After the last event that has arrived.
     pub position: EventCursor,
@@ -123,7 +123,8 @@ pub trait Webhooks: Send + Sync {
         batch_end: Option<EventCursor>,
     ) -> Result<bool>;
 
-    /// Records a failure, and disables the webhook if it has failed for longer than `patience`, or `is_gone`.
+    /// Records a failure, and disables the webhook if it has failed for longer than `patience`, or `is_gone`. No change
+    /// that was read before can enable it then.
     async fn fail_webhook(
         &self,
         webhook: &Webhook,

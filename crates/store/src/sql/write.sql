@@ -100,9 +100,13 @@ UPDATE webhook SET old_until = CASE WHEN old_secret = $5 THEN old_until ELSE cas
 UPDATE webhook SET position = $4, batch_end = $5, failing_since = NULL, problem = NULL
     WHERE id = $1 AND revision = $2 AND position = $3 AND coalesce(batch_end, '') = $6
 
+-- gives_up, a part: whether a failure disables a webhook
+$5 = 1 OR failing_since < {now} - $4
+
 -- fail_webhook (id, revision, text, time, 1 or 0): disabled if it has failed for so long, or is gone
 UPDATE webhook SET problem = $3, failing_since = coalesce(failing_since, cast({now} AS {integer})),
-        disabled_at = CASE WHEN $5 = 1 OR failing_since < {now} - $4 THEN cast({now} AS {integer}) END
+        disabled_at = CASE WHEN {gives_up} THEN cast({now} AS {integer}) END,
+        revision = revision + CASE WHEN {gives_up} THEN 1 ELSE 0 END
     WHERE id = $1 AND revision = $2 AND disabled_at IS NULL
 
 -- delete_webhook (id)
