@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::Method;
 use rstest::rstest;
@@ -199,6 +200,13 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
     let is_disabled = async || !app.get(&path).await.ok()["disabled_at"].is_null();
     eventually("it is disabled", LONG, is_disabled).await;
     assert_eq!(app.get(&path).await.ok()["problem"], "status 410 Gone");
+    // Of the replica that sends.
+    let disabled = async || {
+        let both = [0, 1].map(|replica| app.counted(replica, "webhooks_disabled"));
+        join_all(both).await.into_iter().sum::<u64>()
+    };
+    let is_seen = async || disabled().await == 1;
+    eventually("an alert can fire", LONG, is_seen).await;
     sell(&app, 0, "tea").await;
     patch(&app, &created.id, json!({"enabled": true}))
         .await
@@ -206,6 +214,8 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
     let is_complete = async || receiver.accepted().len() == 2;
     eventually("both events arrive", LONG, is_complete).await;
     assert_in_order(&receiver.accepted(), 1);
+    let is_over = async || disabled().await == 0;
+    eventually("the alert is over", LONG, is_over).await;
     let deleted = send(app.request(0, Method::DELETE, &path)).await;
     assert_eq!(deleted.status, 204);
     assert_eq!(
@@ -231,6 +241,7 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
         .expect("the events expire");
     let refused = patch(&app, &second.id, json!({"enabled": true})).await;
     assert_eq!(refused.status_and_code(), (409, "cursor-expired"));
+    assert_eq!(disabled().await, 0, "a request has disabled it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
