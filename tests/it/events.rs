@@ -17,6 +17,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{TestDatabase, fresh_database};
 
 mod kills;
+mod publisher;
 
 /// Another replica looks through the levels every 5 s.
 pub(crate) const FOUND: Duration = Duration::from_secs(30);
