@@ -100,6 +100,11 @@ impl ApiError {
         self
     }
 
+    /// Whether the same request may be carried out later, or was already.
+    pub(super) fn is_temporary(&self) -> bool {
+        self.retry_after.is_some() || self.status == StatusCode::GATEWAY_TIMEOUT
+    }
+
     /// The body of the response.
     pub(super) fn problem(&self, request_id: &str) -> String {
         let urn = format!("urn:stocklock:problem:{}", self.code);
