@@ -105,6 +105,11 @@ impl ApiError {
         self.retry_after.is_some() || self.status == StatusCode::GATEWAY_TIMEOUT
     }
 
+    /// Why an answer ends whose head was sent.
+    pub(super) fn into_cause(self) -> String {
+        self.cause.unwrap_or(self.detail)
+    }
+
     /// The body of the response.
     pub(super) fn problem(&self, request_id: &str) -> String {
         let urn = format!("urn:stocklock:problem:{}", self.code);
