@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::lines;
+use crate::commands::assert_one_line_error;
 use crate::support::process::{Ended, Process};
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::fresh_database;
@@ -155,6 +156,10 @@ async fn command_says_what_is_wrong() {
     assert_eq!(ended.code, Some(1));
     let is_told = ended.stderr.contains("line 1: `colour`");
     assert!(is_told, "{}", ended.stderr);
+    // That the password is not printed is checked at the end of each process.
+    let url = "http://shop:c4n4ry-p4ssw0rd@127.0.0.1";
+    let ended = Process::run(&["export", "--url", url], &[]).await;
+    assert_one_line_error(&ended, "--url");
     let ended = Process::run(&["import", "/nowhere"], &[]).await;
     assert!(
         ended.stderr.contains("cannot read /nowhere"),
