@@ -94,6 +94,9 @@ async fn chart_agrees_with_the_settings_and_the_drain() {
     assert_eq!(secret["stringData"]["DATABASE_URL"], url);
     let has_password = |resource: &&Value| resource.to_string().contains("secret@");
     assert_eq!(resources.iter().filter(has_password).count(), 1);
+    // A rollback brings back the Secret of its release.
+    let hooks = &secret["metadata"]["annotations"]["helm.sh/hook"];
+    assert_eq!(hooks, "pre-install,pre-upgrade,pre-rollback");
     let reference = json!([{"secretRef": {"name": secret["metadata"]["name"]}}]);
     let migration = &one(&resources, "Job")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(migration["args"], json!(["migrate"]));

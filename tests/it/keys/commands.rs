@@ -10,6 +10,7 @@ use crate::commands::assert_one_line_error;
 use crate::faults::until;
 use crate::support::app::send;
 use crate::support::process::{Ended, Process};
+use crate::support::rival::Raw;
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::fresh_database;
 
@@ -141,6 +142,31 @@ async fn wrong_key_options_are_refused() {
         assert_eq!(ended.code, Some(2), "{wrong}: {}", ended.stderr);
     }
     assert!(listed(&database.url).await.is_empty());
+}
+
+/// Goal: keys that are not valid do not count: no command deletes them.
+#[tokio::test]
+async fn number_of_valid_keys_is_bounded() {
+    let database = fresh_database(Sqlite).await;
+    create(&database.url, &["--scopes=read"]).await;
+    let mut raw = Raw::connect(Sqlite, &database.url).await;
+    for change in [
+        "INSERT INTO api_key (id, name, caller, secret_hash, scopes, created_at, revoked_at)
+            WITH RECURSIVE numbers (number) AS (
+                SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < 10000
+            ) SELECT printf('%016d', number), 'old', 'shop', zeroblob(32), 'read', 1, 2 FROM numbers",
+        "UPDATE api_key SET revoked_at = NULL, expires_at = 2 WHERE name = 'old'",
+    ] {
+        raw.run(change).await.expect("the keys are changed");
+        create(&database.url, &["--scopes=read"]).await;
+    }
+    let valid = "UPDATE api_key SET expires_at = NULL";
+    raw.run(valid).await.expect("the keys are changed");
+    let words = ["create", "--name=web", "--caller=shop", "--scopes=read"];
+    let refused = keys(&database.url, &words).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    let is_told = refused.stderr.contains("10000 valid keys");
+    assert!(is_told, "{}", refused.stderr);
 }
 
 /// Goal: an import waits for its limit for a bounded time, which also ends at shutdown; what was made is free.
