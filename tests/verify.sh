@@ -53,7 +53,7 @@ ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:
 locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::
 locks | package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
-locks | locks | | contract::full:: redlock::full:: sql::full::
+locks | locks | | contract::full::
 explorer | interleavings | EXPLORE=full CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true | interleavings:: --skip walks::
 walks | walks | EXPLORE_SECONDS=1000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true | walks::
 mutations | mutations | | --some 20
