@@ -314,4 +314,7 @@ async fn race_refuses_a_target_that_is_not_in_lab_mode() {
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("lab"), "{}", ended.stderr);
     assert!(ended.stderr.contains(&serve.url("")), "{}", ended.stderr);
+    let words = ["race", "--target", &serve.url(""), "--rtt=1ms"];
+    let ended = Process::run(&words, &[]).await;
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
 }

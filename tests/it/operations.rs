@@ -2,9 +2,7 @@
 
 use rstest::rstest;
 use serde_json::json;
-use uuid::Uuid;
 
-use crate::store_contract::fixture::Raw;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -72,21 +70,4 @@ async fn operation_that_is_not_in_the_ledger_is_unknown(
         assert!(advice.contains("the same Idempotency-Key"), "{path}");
     }
     call!(app, GET "/operations?key=k1&reference=R-1" => 200, {"status": "committed", "advice": null});
-}
-
-/// The transaction that records the operation is still open, so its COMMIT may come.
-#[rstest]
-#[tokio::test]
-async fn operation_of_an_open_transaction_is_unknown(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    let operation = Uuid::now_v7();
-    let mut open = Raw::connect(backend, &app.database_url).await;
-    open.begin().await;
-    open.record(operation).await;
-    let path = format!("/operations/{operation}");
-    assert_eq!(app.get(&path).await.ok()["status"], "unknown");
-    open.run("COMMIT").await.expect("it can be committed");
-    assert_eq!(app.get(&path).await.ok()["status"], "committed");
 }

@@ -60,28 +60,6 @@ async fn pages_yield_each_level_once_in_order(#[values(Sqlite, Mysql, Postgres)]
 
 #[rstest]
 #[tokio::test]
-async fn pages_yield_movements_newest_first(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_stock(backend, 2, "a", 100).await;
-    app.set_level("b", 100).await;
-    let mut sales = Vec::new();
-    for replica in 0..11 {
-        for sku in ["a", "b"] {
-            let sold = send(app.deduct(replica, "single-sql", &json!({"sku": sku}))).await;
-            if sku == "a" {
-                sales.insert(0, sold.ok()["id"].as_str().expect("an id").to_owned());
-            }
-        }
-    }
-    for limit in [1, 5, 6, 12, 1000] {
-        let movements = all_pages(&app, "/stock/a/movements", "movements", limit).await;
-        assert_eq!(texts(&movements, "id")[..11], sales, "{limit}");
-        assert_eq!(movements.len(), 12);
-        assert_eq!(movements[11]["kind"], "received");
-    }
-}
-
-#[rstest]
-#[tokio::test]
 async fn movements_can_be_filtered(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let app = TestApp::with_stock(backend, 1, "a", 100).await;
     call!(app, PUT "/stock/a", {"on_hand": 50, "warehouse": "north"} => 201);
