@@ -45,7 +45,8 @@ async fn publishing(backend: Backend, replicas: u32) -> TestApp {
     app
 }
 
-async fn has_started(app: &TestApp) {
+/// Waits until the feed has started. From then on, changes are published.
+pub(crate) async fn has_started(app: &TestApp) {
     let is_ready = async || app.get("/events").await.status == 200;
     eventually("the feed starts", FOUND, is_ready).await;
 }

@@ -54,7 +54,8 @@ async fn key_answers_only_the_same_request(#[values(Sqlite, Mysql, Postgres)] ba
     let order = json!({"sku": "real", "reference": "order 4711 上海"});
     let first = call!(app, POST "/stock/deduct?strategy=single-sql", key "key", (order) => 200);
     assert!(!first.replayed);
-    let all_fields = json!({"quantity": 1, "warehouse": "main", "sku": "real", "reference": order["reference"]});
+    let all_fields =
+        json!({"quantity": 1, "warehouse": "main", "sku": "real", "reference": order["reference"]});
     for strategy in ["single-sql", "for-update"] {
         let path = format!("/stock/deduct?strategy={strategy}");
         assert_replays(&app, &first, &path, "key", &all_fields).await;

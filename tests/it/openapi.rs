@@ -238,7 +238,11 @@ fn lab_adds_only_its_routes_and_parameters() {
         let responses = operation["responses"].as_object_mut().expect("responses");
         assert_eq!(responses.remove("421"), reference("responses/WrongShard"));
         if needs_key {
-            for (status, name) in [("401", "Unauthorized"), ("403", "Forbidden"), ("429", "TooMany")] {
+            for (status, name) in [
+                ("401", "Unauthorized"),
+                ("403", "Forbidden"),
+                ("429", "TooMany"),
+            ] {
                 let expected = reference(&format!("responses/{name}"));
                 assert_eq!(responses.remove(status), expected);
             }
@@ -256,7 +260,9 @@ fn lab_adds_only_its_routes_and_parameters() {
         assert_eq!(part.as_object().map(Map::len), Some(1), "{part}");
     }
     let responses = components["responses"].as_object_mut();
-    responses.and_then(|them| them.remove("WrongShard")).expect("production has it");
+    responses
+        .and_then(|them| them.remove("WrongShard"))
+        .expect("production has it");
     let body = components["schemas"]["DeductBody"]["oneOf"][0].as_object_mut();
     let required = body.and_then(|body| body.remove("required"));
     assert_eq!(required, Some(json!(["sku"])));

@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
+use crate::pages::each_page;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -36,17 +37,14 @@ async fn operation_is_found_by_id_key_and_reference(
         let expected = json!([id, "a", "deducted", -1, 8, "k2", "R-1", "anonymous"]);
         assert_eq!(found.rows("movements", &fields), [expected], "{path}");
     }
-    let mut found = Vec::new();
-    let mut path = "/operations?reference=R-1&limit=1".to_owned();
-    loop {
-        let page = app.get(&path).await;
-        found.extend(page.rows("movements", &["id"]));
-        let Some(cursor) = page.body["next_cursor"].as_str() else {
-            break;
-        };
-        path = format!("/operations?reference=R-1&limit=1&cursor={cursor}");
-    }
-    assert_eq!(found, [json!([sold[1]]), json!([sold[0]])]);
+    let pages = each_page(&app, "/operations?reference=R-1&limit=1").await;
+    let found = pages
+        .iter()
+        .flat_map(|page| page.rows("movements", &["id"]));
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        [json!([sold[1]]), json!([sold[0]])]
+    );
 }
 
 #[rstest]

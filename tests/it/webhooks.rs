@@ -14,6 +14,7 @@ use sha2::Sha256;
 use stocklock_testkit::eventually;
 use tokio::time::sleep;
 
+use crate::events::has_started;
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::process::Process;
 use crate::support::rival::Raw;
@@ -37,11 +38,6 @@ fn assert_in_order(events: &[(String, i64)], first: i64) {
         assert_eq!(*version, *last + 1, "{sku} in {events:?}");
         *last = *version;
     }
-}
-
-async fn started(app: &TestApp) {
-    let is_ready = async || app.get("/events").await.status == 200;
-    eventually("the feed starts", LONG, is_ready).await;
 }
 
 async fn create(app: &TestApp, body: Value) -> Answer {
@@ -69,7 +65,7 @@ async fn receiver_that_fails_gets_all_events_in_order(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let app = TestApp::with_flags(backend, 2, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let plan = [
         Does::Answers(500),
         Does::Redirects,
@@ -102,7 +98,7 @@ async fn receiver_that_fails_gets_all_events_in_order(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receiver_that_hangs_gets_the_same_batch_again() {
     let app = TestApp::with_flags(Sqlite, 1, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Hangs, Does::Answers(200)]).await;
     create(
         &app,
@@ -140,7 +136,7 @@ fn signed(secret: &str, got: &Got) -> String {
 async fn messages_are_signed_with_both_secrets_for_a_while() {
     const UNTIL: &str = "SELECT cast(old_until AS text) FROM webhook";
     let app = TestApp::with_flags(Sqlite, 2, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(204)]).await;
     let created = create(&app, json!({"url": receiver.url})).await;
     assert_eq!(created.status, 201);
@@ -192,7 +188,7 @@ async fn messages_are_signed_with_both_secrets_for_a_while() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn webhook_is_disabled_and_goes_on_where_it_was() {
     let app = TestApp::with_flags(Sqlite, 2, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(410), Does::Answers(200)]).await;
     let created = create(&app, json!({"url": receiver.url})).await;
     let path = format!("/webhooks/{}", created.id);
@@ -247,7 +243,7 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_addresses_are_refused_unless_allowed() {
     let app = TestApp::with_flags(Sqlite, 1, &ON[..2]).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(200)]).await;
     for url in [
         &*receiver.url,

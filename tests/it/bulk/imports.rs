@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::{exported, import, lines, outcomes, text};
+use super::{exported, import, lines, outcomes, text, with_rows};
 use crate::faults::SOON;
 use crate::support::app::{TestApp, client, rows as table, send};
 use crate::support::process::Process;
@@ -61,11 +61,7 @@ async fn import_killed_and_sent_again_equals_the_file(
     let (client, mut rng) = (client(), rng());
     let send = |replica: &Process| {
         let request = client.post(replica.url("/import?rows=all"));
-        let request = request.header("content-type", "application/x-ndjson");
-        request
-            .header("Idempotency-Key", "file")
-            .body(text(&rows))
-            .send()
+        with_rows(request, "file", text(&rows)).send()
     };
     let mut killed = 0;
     for kill in 0..kills {
@@ -183,8 +179,7 @@ async fn import_with_failures_passes_nginx() {
     };
     let rows: String = (0..10_000).map(|number| padded(&row(number))).collect();
     let request = client().post(topology.url("/import"));
-    let request = request.header("content-type", "application/x-ndjson");
-    let answer = send(request.header("Idempotency-Key", "large").body(rows)).await;
+    let answer = send(with_rows(request, "large", rows)).await;
     let end = lines(&answer).pop();
     let expected = Some(json!({"done": true, "rows": 10_000, "replayed": 0, "failed": 100}));
     assert_eq!(end, expected);
@@ -224,8 +219,7 @@ async fn import_answers_while_it_reads_and_ends_with_its_client() {
     }
     let one_more = async || {
         let request = replica.request(Method::POST, "/import");
-        let request = request.header("content-type", "application/x-ndjson");
-        send(request.header("Idempotency-Key", "one").body(rows.clone())).await
+        send(with_rows(request, "one", rows.clone())).await
     };
     one_more().await.assert_refused_for_now("overloaded");
     drop(open);
@@ -248,8 +242,7 @@ async fn memory_does_not_grow_with_the_rows() {
             .map(|number| row(number).to_string() + "\n")
             .collect();
         let request = replica.request(Method::POST, "/import");
-        let request = request.header("content-type", "application/x-ndjson");
-        let answer = send(request.header("Idempotency-Key", key).body(rows)).await;
+        let answer = send(with_rows(request, key, rows)).await;
         let end = lines(&answer).pop();
         let expected = json!({"done": true, "rows": count, "replayed": 0, "failed": 0});
         assert_eq!(end, Some(expected));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::bulk::lines;
+use crate::bulk::{lines, with_rows};
 use crate::commands::assert_one_line_error;
 use crate::faults::until;
 use crate::support::app::send;
@@ -187,8 +187,7 @@ async fn import_waits_a_bounded_time_for_its_limit() {
         + &"{\"sku\": \"a\", \"add\": 1}\n".repeat(599);
     let import = async |api_key: &str, key: &str| {
         let request = serve.request(Method::POST, "/import").bearer_auth(api_key);
-        let request = request.header("content-type", "application/x-ndjson");
-        let answer = send(request.header("Idempotency-Key", key).body(rows.clone())).await;
+        let answer = send(with_rows(request, key, rows.clone())).await;
         (lines(&answer).pop().expect("an end"), answer.after)
     };
     let (refused, _) = import(&slow, "K").await;

@@ -10,8 +10,7 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{sleep, timeout};
 
 use super::fixture::{
-    Fixture, Raw, SOON, adjustment, committed, creation, deduction, open, short,
-    start_deduction,
+    Fixture, Raw, SOON, adjustment, committed, creation, deduction, open, short, start_deduction,
 };
 use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
