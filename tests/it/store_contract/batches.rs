@@ -328,9 +328,9 @@ async fn deductions_and_others_share_a_batch(
     let fixture = Fixture::with(on, "a", 1).await;
     let batch = [
         deduction("a", 1).into(),
-        adjustment("a", 2).into(),
+        adjustment("a", 2),
         deduction("a", 2).into(),
-        adjustment("a", -1).into(),
+        adjustment("a", -1),
     ];
     let answers = fixture.deductions().write_batch(&batch, read_first);
     let answers = timeout(SOON, answers).await.expect("bounded");

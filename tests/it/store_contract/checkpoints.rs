@@ -9,8 +9,7 @@ use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, adjustment, deduction, level_change, name, open_waiting,
-    place,
+    Fixture, Raw, SOON, adjustment, deduction, level_change, name, open_waiting, place,
 };
 use crate::support::app::TestApp;
 use crate::support::seeded_ledger::Seeded;
@@ -84,7 +83,7 @@ async fn audit_of_100_000_movements_equals_the_full_sum(
         .await
         .unwrap();
     assert_eq!(sums(&audit().await), full);
-    fixture.store.adjust(&adjustment("a", -3)).await.unwrap();
+    fixture.store.write(&adjustment("a", -3)).await.unwrap();
     let audits = audit().await;
     assert!(audits.iter().all(Audit::consistent), "{audits:?}");
 }
@@ -101,7 +100,7 @@ async fn versions_without_movements_stop_no_checkpoint(
     raw.run(by_hand).await.unwrap();
     fixture.store.write_due().await.unwrap();
     assert_eq!(checkpoints(&mut raw).await, (1, 30_000));
-    fixture.store.adjust(&adjustment("a", -3)).await.unwrap();
+    fixture.store.write(&adjustment("a", -3)).await.unwrap();
     assert!(fixture.audit("a").await.consistent());
 }
 

@@ -35,7 +35,7 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     let reversal = reversal.of_sale(sold).unwrap();
     for mut operation in [
         Operation::from(level_change("b", 9)),
-        adjustment("b", 9).into(),
+        adjustment("b", 9),
         deduction("b", 1).into(),
         reversal.clone(),
     ] {

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore};
 use stocklock::stock::{
-    Adjustment, Caller, Deduction, Fence, Idempotency, LevelChange, MAX_UNITS, Movement,
-    OperationId, Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel,
-    Warehouse,
+    self, Caller, Deduction, Fence, Idempotency, LevelChange, MAX_UNITS, Movement, OperationId,
+    Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::run::rng;
@@ -40,7 +39,7 @@ enum How {
 enum Operation {
     Deduct(How, Deduction),
     Set(LevelChange),
-    Adjust(Adjustment),
+    Adjust(stock::Operation),
     /// Of a deduction with this SKU, which may have been refused.
     Reverse(Sku, Reversal),
 }
@@ -56,7 +55,7 @@ impl Operation {
     async fn run(&self, store: &(impl DeductionStore + ?Sized)) -> Outcome {
         let attempt = match self {
             Self::Set(change) => store.set_level(change).await,
-            Self::Adjust(adjustment) => store.adjust(adjustment).await,
+            Self::Adjust(adjustment) => store.write(adjustment).await,
             Self::Reverse(_, reversal) => {
                 let mut sale = store.operation(reversal.sale).await.expect("no error");
                 let Some(sale) = sale.pop() else {
@@ -89,7 +88,7 @@ impl Operation {
         let (sku, operation, idempotency) = match self {
             Self::Deduct(_, sale) => (&sale.sku, sale.operation, sale.idempotency.as_ref()),
             Self::Set(change) => (&change.sku, change.operation, None),
-            Self::Adjust(change) => (&change.sku, change.operation, change.idempotency.as_ref()),
+            Self::Adjust(change) => (&change.first().sku, change.id, change.idempotency.as_ref()),
             Self::Reverse(sku, reversal) => {
                 (sku, reversal.operation, reversal.idempotency.as_ref())
             }
@@ -211,16 +210,15 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
         Operation::Reverse(sale.sku, reversal)
     }
 
-    fn adjustment(&mut self) -> Adjustment {
+    fn adjustment(&mut self) -> stock::Operation {
         let (sku, warehouse) = self.place();
         let delta = self.one_of(&[-5, -1, 1, 4, MAX_UNITS]);
         let hash = RequestHash::of_deduction(&name(sku), &warehouse, units(9), None);
-        Adjustment {
-            warehouse,
-            reference: self.reference(),
-            idempotency: self.idempotency(hash),
-            ..adjustment(sku, delta)
-        }
+        let mut adjustment = adjustment(sku, delta);
+        adjustment.lines[0].warehouse = warehouse;
+        adjustment.remarks.reference = self.reference();
+        adjustment.idempotency = self.idempotency(hash);
+        adjustment
     }
 
     fn level_change(&mut self) -> LevelChange {

@@ -144,7 +144,7 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
     for (sold, attempt) in (2..).zip(attempts) {
         assert_eq!(attempt.expect("no error"), committed(10 - sold));
     }
-    let adjusted = row.fixture.changes().adjust(&adjustment(SKU, 2)).await;
+    let adjusted = row.fixture.changes().write(&adjustment(SKU, 2)).await;
     assert_matches!(adjusted, Ok(AttemptOutcome::Changed(_)));
     row.fixture.put(SKU, 20).await;
 

@@ -8,8 +8,8 @@ use stocklock::ports::{
     StoreError,
 };
 use stocklock::stock::{
-    Adjustment, Audit, Deduction, LevelChange, Movement, Operation, Precondition, Reversal,
-    StockLevel, Warehouse,
+    Audit, Deduction, LevelChange, Movement, Operation, Precondition, Reversal, StockLevel,
+    Warehouse,
 };
 use stocklock::store::{Store, StoreOptions};
 use stocklock_core::model::{Decisions, MemoryStore};
@@ -282,11 +282,6 @@ pub(crate) type Attempt = Result<AttemptOutcome, StoreError>;
 pub(crate) trait Operations: OperationStore {
     fn set_level(&self, change: &LevelChange) -> impl Future<Output = Attempt> + Send {
         let operation = Operation::from(change.clone());
-        async move { self.write(&operation).await }
-    }
-
-    fn adjust(&self, adjustment: &Adjustment) -> impl Future<Output = Attempt> + Send {
-        let operation = Operation::from(adjustment.clone());
         async move { self.write(&operation).await }
     }
 

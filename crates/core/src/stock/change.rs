@@ -32,29 +32,6 @@ pub struct LevelChange {
     pub deadline: Instant,
 }
 
-/// Adds units to a level or takes them from it.
-#[derive(Debug, Clone)]
-pub struct Adjustment {
-    /// The operation id of the movement that records the adjustment.
-    pub operation: OperationId,
-    /// Who sent the request.
-    pub caller: Caller,
-    /// The SKU.
-    pub sku: Sku,
-    /// The warehouse.
-    pub warehouse: Warehouse,
-    /// Units added (positive) or taken (negative). Never zero.
-    pub delta: i64,
-    /// The reason.
-    pub reason: Remark,
-    /// An identifier from another system, such as an order number.
-    pub reference: Option<Remark>,
-    /// The caller's key, if one was sent.
-    pub idempotency: Option<Idempotency>,
-    /// When the caller is answered at the latest. No adjustment is made later.
-    pub deadline: Instant,
-}
-
 /// Takes units of a sale back.
 #[derive(Debug, Clone)]
 pub struct Reversal {
@@ -119,26 +96,6 @@ impl Reversal {
             id: self.operation,
             ..Operation::of_lines(self.caller, lines, self.idempotency, remarks, self.deadline)?
         })
-    }
-}
-
-impl From<Adjustment> for Operation {
-    fn from(adjustment: Adjustment) -> Self {
-        let place = (adjustment.sku, adjustment.warehouse);
-        let change = Change::Adjust(adjustment.delta);
-        Self {
-            idempotency: adjustment.idempotency,
-            remarks: Remarks {
-                reason: Some(adjustment.reason),
-                reference: adjustment.reference,
-            },
-            ..Self::of_line(
-                (adjustment.operation, adjustment.caller),
-                place,
-                change,
-                adjustment.deadline,
-            )
-        }
     }
 }
 

@@ -10,10 +10,9 @@ use uuid::Uuid;
 use super::super::{Plan, Recorded, Snapshot, rules};
 use crate::ports::{AttemptOutcome, BatchAnswer};
 use crate::stock::{
-    Adjustment, Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey,
-    LevelChange, Line, MAX_UNITS, Movement, MovementKind, NEVER, Operation, OperationId,
-    Precondition, Quantity, Remark, Remarks, RequestHash, Reversal, Scope, Sku, StockLevel,
-    Warehouse,
+    Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey, LevelChange, Line,
+    MAX_UNITS, Movement, MovementKind, NEVER, Operation, OperationId, Precondition, Quantity,
+    Remark, Remarks, RequestHash, Reversal, Scope, Sku, StockLevel, Warehouse,
 };
 
 /// Stock and ledger, as a database has them.
@@ -244,18 +243,21 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
     let (sku, warehouse) = level.clone();
     let kind = rng.u8(..9);
     match kind {
-        0 => Adjustment {
-            operation,
-            caller: Caller::anonymous(),
-            sku,
-            warehouse,
-            delta: [-3, -1, 2, MAX_UNITS][rng.usize(..4)],
-            reason,
-            reference: None,
-            idempotency: any_key(rng),
-            deadline,
+        0 => {
+            let change = Change::Adjust([-3, -1, 2, MAX_UNITS][rng.usize(..4)]);
+            Operation {
+                id: operation,
+                caller: Caller::anonymous(),
+                lines: vec![Line::new(sku, warehouse, change)],
+                idempotency: any_key(rng),
+                remarks: Remarks {
+                    reason: Some(reason),
+                    ..Remarks::default()
+                },
+                strategy: None,
+                deadline,
+            }
         }
-        .into(),
         1 => LevelChange {
             operation,
             caller: Caller::anonymous(),

@@ -77,10 +77,9 @@ impl Change {
                 Self::Set => level_change(5, Precondition::Exists),
                 Self::Remove => {
                     let removal = adjustment(-1);
-                    let operation = removal.operation;
                     let removed =
-                        level_service::change(&store, &scheduler, &policy, &removal.into()).await;
-                    return (operation, removed.map(Done::from));
+                        level_service::change(&store, &scheduler, &policy, &removal).await;
+                    return (removal.id, removed.map(Done::from));
                 }
             };
             let operation = change.operation;

@@ -1,8 +1,8 @@
 //! The requests of the buyers, and a delivery.
 
 use stocklock_core::stock::{
-    Adjustment, Caller, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
-    Remarks, RequestHash, Sku, Warehouse,
+    Caller, Change, Deduction, Idempotency, IdempotencyKey, Line, Operation, OperationId, Quantity,
+    Remark, Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::Strategy;
 use tokio::time::Instant;
@@ -48,16 +48,12 @@ pub(super) fn deduction_of(
 }
 
 /// Adds `delta` units of [`SKU`].
-pub(super) fn adjustment(delta: i64) -> Adjustment {
-    Adjustment {
-        operation: OperationId::mint(),
-        caller: Caller::anonymous(),
-        sku: sku(SKU),
-        warehouse: Warehouse::default(),
-        delta,
-        reason: Remark::parse("reason", "count").expect("a valid reason"),
-        reference: None,
-        idempotency: None,
-        deadline: Instant::now() + WAIT_LIMIT,
-    }
+pub(super) fn adjustment(delta: i64) -> Operation {
+    let line = Line::new(sku(SKU), Warehouse::default(), Change::Adjust(delta));
+    let remarks = Remarks {
+        reason: Remark::parse("reason", "count").ok(),
+        ..Remarks::default()
+    };
+    let deadline = Instant::now() + WAIT_LIMIT;
+    Operation::of_lines(Caller::anonymous(), vec![line], None, remarks, deadline).expect("one line")
 }
