@@ -1,6 +1,5 @@
 //! One row of the ledger, as it is read and as it is written.
 
-use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
 use super::rows::rows;
@@ -30,7 +29,8 @@ rows! {
         caller: String,
         idempotency_key: Option<String>,
         request_hash: Option<Vec<u8>>,
-        remarks: Remarks = remarks,
+        reason: Option<String>,
+        reference: Option<String>,
         reverses: Option<Uuid>,
         returned: Option<i64>,
         created_at: String,
@@ -59,9 +59,6 @@ pub(crate) struct NewRow<'a> {
 }
 
 impl<'a> NewRow<'a> {
-    /// How many values [`NewRow::known`] has.
-    pub(crate) const KNOWN: usize = 10 + Remarks::NAMES.len();
-
     /// The sale of an operation's first line. `read_version`: the version of the level that it was computed
     /// from, if that was read first.
     pub(crate) fn of_sale(
@@ -164,23 +161,10 @@ impl LedgerRow {
                     StoreError::Bug(format!("the ledger has a hash of {length} bytes").into())
                 })?
                 .map(RequestHash),
-            remarks: self.remarks,
+            remarks: Remarks::recorded([self.reason, self.reference]),
             reverses: self.reverses.map(OperationId),
             returned: self.returned,
             created_at: self.created_at,
         })
     }
-}
-
-/// Reads the columns of [`Remarks`].
-fn remarks<'r, R: Row>(row: &'r R) -> sqlx::Result<Remarks>
-where
-    &'static str: ColumnIndex<R>,
-    Option<String>: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let mut texts = [const { None }; Remarks::NAMES.len()];
-    for (text, name) in texts.iter_mut().zip(Remarks::NAMES) {
-        *text = row.try_get(name)?;
-    }
-    Ok(Remarks::recorded(texts))
 }

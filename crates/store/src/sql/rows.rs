@@ -5,7 +5,7 @@ use std::error::Error;
 use stocklock_core::stock::{Sku, StockLevel, Warehouse};
 
 /// Declares structs that every driver can read from a row. A field is the column of its name. `as`: the
-/// column has this type, and is converted. `=`: this function reads the field from the row.
+/// column has this type, and is converted.
 macro_rules! rows {
     ($($(#[$note:meta])* $scope:vis struct $Row:ident { $($fields:tt)* })+) => {
         $(
@@ -16,19 +16,19 @@ macro_rules! rows {
         )+
     };
     (@declare [$($head:tt)*] $(
-        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)? $(= $read:path)?,
+        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)?,
     )*) => {
         $($head)* {
             $($(#[$note])* $scope $field: $Type,)*
         }
     };
     (@read $Driver:ty, $Row:ident, $(
-        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)? $(= $read:path)?,
+        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)?,
     )*) => {
         impl sqlx::FromRow<'_, $Driver> for $Row {
             fn from_row(row: &$Driver) -> sqlx::Result<Self> {
                 Ok(Self {
-                    $($field: rows!(@field row, $field, $($Column)? $(= $read)?),)*
+                    $($field: rows!(@field row, $field, $($Column)?),)*
                 })
             }
         }
@@ -40,9 +40,6 @@ macro_rules! rows {
         let column: $Column = sqlx::Row::try_get($row, stringify!($field))?;
         $crate::sql::rows::converted(stringify!($field), column)?
     }};
-    (@field $row:ident, $field:ident, = $read:path) => {
-        $read($row)?
-    };
 }
 pub(crate) use rows;
 

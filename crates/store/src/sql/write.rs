@@ -171,6 +171,11 @@ impl<'a> MovementRow<'a> {
         self.movement.operation
     }
 
+    /// Reason and reference.
+    pub(crate) fn remarks(self) -> [Option<&'a str>; 2] {
+        self.operation().remarks.texts()
+    }
+
     pub(crate) fn delta(self) -> i64 {
         self.movement.delta
     }
@@ -197,8 +202,7 @@ impl<'a> MovementRow<'a> {
     pub(crate) fn held(self) -> Option<i64> {
         let movement = self.movement;
         let is_hold = movement.kind == MovementKind::Held && movement.ledger_line == 0;
-        let mut remarks = self.operation().remarks.texts().into_iter();
-        (is_hold && remarks.all(|text| text.is_none())).then_some(movement.held_delta)
+        (is_hold && self.remarks() == [None; 2]).then_some(movement.held_delta)
     }
 
     /// What every movement has, as JSON values: these two numbers, operation, delta, caller, key, hash. Bytes
@@ -220,7 +224,7 @@ impl<'a> MovementRow<'a> {
     /// remarks. Bytes are hexadecimal digits.
     pub(crate) fn sale(self) -> impl Serialize + use<'a> {
         let (operation, (key, hash)) = (self.operation(), self.key_values());
-        let remarks = operation.remarks.texts();
+        let remarks = self.remarks();
         (
             Hex(operation.id.0.as_bytes()),
             self.delta(),
@@ -239,7 +243,7 @@ impl<'a> MovementRow<'a> {
         self,
         level: Option<(&'a str, &'a str)>,
     ) -> Option<impl Serialize + use<'a>> {
-        let (movement, remarks) = (self.movement, self.operation().remarks.texts());
+        let (movement, remarks) = (self.movement, self.remarks());
         let others = (!self.is_plain()).then_some(movement);
         let is_usual = level.is_none() && others.is_none() && remarks.iter().all(Option::is_none);
         (!is_usual).then(|| {
