@@ -2,12 +2,12 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition};
-use stocklock::stock::{LevelChange, StockLevel};
+use stocklock::stock::StockLevel;
 use stocklock_testkit::assert_matches;
 
 use super::fixture::{
     Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SQLITE, adjustment, committed,
-    deduction, deduction_with_key, fence, level_change, name,
+    deduction, deduction_with_key, fence, limit_change, name,
 };
 
 const SKU: &str = "a";
@@ -161,12 +161,8 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
 #[tokio::test]
 async fn write_after_lower_limit_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let row = Row::new(on).await;
-    let with_limit = |backorder_limit| LevelChange {
-        backorder_limit: Some(backorder_limit),
-        ..level_change(SKU, 0)
-    };
-    let read = row.fixture.set(with_limit(2)).await;
-    row.fixture.set(with_limit(0)).await;
+    let read = row.fixture.set(limit_change(SKU, 0, 2)).await;
+    row.fixture.set(limit_change(SKU, 0, 0)).await;
     assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
     let attempt = row.fixture.write_back(&read, Condition::Version);
     assert_eq!(attempt.await.expect("no error"), AttemptOutcome::Conflict);

@@ -47,7 +47,7 @@ async fn silence_of_the_server_is_bounded(#[values(Mysql, Postgres)] backend: Ba
     let refused = adjustment("a", -5);
     let refused = silent(b"ROLLBACK", Duration::from_secs(8), refused).await;
     assert_eq!(refused.unwrap(), short(3));
-    let created = creation("b", "main").into();
+    let created = creation("b", "main");
     let created = silent(b"INSERT INTO stock", SOON, created).await;
     assert_matches!(created, Err(StoreError::Unavailable(_)));
     assert_eq!(fixture.levels_of("b").await, []);

@@ -50,10 +50,11 @@ pub(super) fn deduction_of(
 /// Adds `delta` units of [`SKU`].
 pub(super) fn adjustment(delta: i64) -> Operation {
     let line = Line::new(sku(SKU), Warehouse::default(), Change::Adjust(delta));
-    let remarks = Remarks {
-        reason: Remark::parse("reason", "count").ok(),
-        ..Remarks::default()
-    };
-    let deadline = Instant::now() + WAIT_LIMIT;
-    Operation::of_lines(Caller::anonymous(), vec![line], None, remarks, deadline).expect("one line")
+    let reason = Remark::parse("reason", "count").ok();
+    Operation::of_line(
+        Caller::anonymous(),
+        line,
+        reason,
+        Instant::now() + WAIT_LIMIT,
+    )
 }
