@@ -70,7 +70,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
                 let identity = identity(operation.id, operation.idempotency.as_ref());
                 let found = tx.fetch(&D::texts().recorded, &identity).await;
                 let mut found: Vec<LedgerRow> = found.map_err(before_commit)?;
-                found.pop().map(LedgerRow::movement).transpose()?.into()
+                found.pop().map(|LedgerRow(movement)| movement).into()
             } else {
                 LateAttempt::Alive
             };

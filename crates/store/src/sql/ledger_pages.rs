@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::dialect::Dialect;
 use super::errors::before_commit;
-use super::ledger_row::LedgerRow;
+use super::ledger_row;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
@@ -74,11 +74,9 @@ impl<D: Dialect> SqlStore<D> {
                 }
                 let (statement, values) = reading.page::<D>(positions, &ends);
                 let rows = connection.fetch(statement, &values).await;
-                let rows: Vec<LedgerRow> = rows.map_err(before_commit)?;
-                found.extend(rows);
+                found.extend(ledger_row::movements(rows.map_err(before_commit)?));
             }
-            let found: Result<_> = found.into_iter().map(LedgerRow::movement).collect();
-            Ok(LedgerPage::merge(found?, reading.rows, ends, filter.limit))
+            Ok(LedgerPage::merge(found, reading.rows, ends, filter.limit))
         })
         .await
     }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::dialect::Dialect;
 use super::errors::before_commit;
-use super::ledger_row::LedgerRow;
+use super::ledger_row;
 use super::pool::Pool;
 use super::rows;
 use super::statement::{AnyRow, Statement, Value, values};
@@ -46,8 +46,8 @@ impl<D: Dialect> SqlStore<D> {
         statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
     ) -> Result<Vec<Movement>> {
-        let found: Vec<LedgerRow> = self.select(pool, statement, values).await?;
-        found.into_iter().map(LedgerRow::movement).collect()
+        let found = self.select(pool, statement, values).await?;
+        Ok(ledger_row::movements(found))
     }
 }
 

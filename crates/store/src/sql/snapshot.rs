@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::dialect::Dialect;
 use super::errors::{before_commit, stopped_waiting};
 use super::holds::read_holds;
-use super::ledger_row::LedgerRow;
+use super::ledger_row;
 use super::pool::PooledConnection;
 use super::rows;
 use super::statement::{Statement, values};
@@ -247,6 +247,5 @@ async fn wanted<D: Dialect>(
     list: &str,
 ) -> Result<Vec<Movement>> {
     let rows = connection.fetch(statement, &values![list]).await;
-    let rows: Vec<LedgerRow> = rows.map_err(before_commit)?;
-    rows.into_iter().map(LedgerRow::movement).collect()
+    Ok(ledger_row::movements(rows.map_err(before_commit)?))
 }
