@@ -32,8 +32,7 @@ impl<D: Dialect> SqlStore<D> {
         let read = || {
             self.read(READ, async {
                 let mut connection = pool.acquire().await?;
-                let found = connection.fetch(statement.clone(), values).await;
-                found.map_err(before_commit)
+                connection.rows(statement.clone(), values).await
             })
         };
         repeated_if_stale(read).await
@@ -163,8 +162,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             let found = D::unsafe_settings(&mut connection).await;
             let mut opened: Vec<(String, i64)> = Vec::new();
             if !limits.is_empty() {
-                let limits = connection.fetch(limits, &[]).await;
-                opened = limits.map_err(before_commit)?;
+                opened = connection.rows(limits, &[]).await?;
             }
             Ok((found.map_err(before_commit)?, opened))
         };

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::Dialect;
-use super::errors::{self, Inserted, before_commit};
+use super::errors::{self, Inserted};
 use super::migration::{self, Exclusion, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd};
 use super::statement::{Statement, fetch, query, values};
@@ -53,9 +53,8 @@ impl Dialect for SqliteFile {
         let mut tx = connection.begin(Self::texts().begin.as_str()).await?;
         write.send_on(&tx);
         let update = write.statement(Self::texts());
-        let updated = tx.fetch(update, &write.values()).await;
-        let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
-        let Some(&(available, level_version)) = updated.first() else {
+        let mut updated = tx.rows(update, &write.values()).await?;
+        let Some((available, level_version)) = updated.pop() else {
             tx.roll_back().await;
             return Ok(None);
         };
@@ -77,8 +76,7 @@ impl Dialect for SqliteFile {
         };
         let levels = write.levels_json();
         let values = values![&*levels, write.expires_at];
-        let updated = tx.fetch(&OWN.update_levels, &values).await;
-        let updated: Vec<(String, String, i64, i64)> = updated.map_err(before_commit)?;
+        let updated: Vec<(String, String, i64, i64)> = tx.rows(&OWN.update_levels, &values).await?;
         if updated.is_empty() || (write.is_whole() && updated.len() < write.levels().len()) {
             tx.roll_back().await;
             return Ok(Written::Levels(Vec::new()));

@@ -6,7 +6,6 @@
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::before_commit;
 use crate::{Result, StoreError};
 use stocklock_core::ports::{AttemptOutcome, BatchAnswer, BatchAttempt};
 use stocklock_core::stock::Movement;
@@ -52,7 +51,7 @@ impl<D: Dialect> SqlStore<D> {
         }
         self.write(async {
             let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
-            tx.execute(change, &[]).await.map_err(before_commit)?;
+            tx.change(change, &[]).await?;
             tx.commit().await
         })
         .await
