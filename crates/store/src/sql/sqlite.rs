@@ -20,7 +20,7 @@ use super::migration::{self, Exclusion, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd};
 use super::statement::{Statement, fetch, query, values};
 use super::statements::{Files, Texts, statements};
-use super::write::{LevelRow, Session, Write, Written, json};
+use super::write::{Session, Write, Written, json};
 use crate::{AttemptOutcome, Result};
 
 impl Dialect for SqliteFile {
@@ -117,7 +117,9 @@ impl Dialect for SqliteFile {
             };
             (insert, json(rows.into_iter()))
         };
-        let (sku, warehouse) = only.map(|level| (level.sku, level.warehouse)).unzip();
+        let (sku, warehouse) = only
+            .map(|level| (level.sku.as_str(), level.warehouse.as_str()))
+            .unzip();
         let values = values![&*rows, write.strategy(), write.expires_at, sku, warehouse];
         let inserted = tx.execute(insert, &values).await;
         // Each row compares the clock with the expiry.
@@ -125,9 +127,9 @@ impl Dialect for SqliteFile {
         match errors::inserted(inserted, false)? {
             Inserted::New if !is_late => {
                 tx.commit().await?;
-                let available = |level: LevelRow<'_>| {
-                    let (available, _) = after.get(&(level.sku, level.warehouse))?;
-                    Some((level.number, *available))
+                let available = |(place, _)| {
+                    let (available, _) = after.get(&write.place(place))?;
+                    Some((place, *available))
                 };
                 Ok(Written::Levels(
                     write.levels().filter_map(available).collect(),
