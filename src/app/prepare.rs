@@ -3,7 +3,7 @@
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
-    Caller, LevelChange, OperationId, Precondition, Remark, Scope, StockError, Warehouse,
+    Caller, Change, Line, Operation, Precondition, Remark, Scope, Setting, StockError, Warehouse,
 };
 use stocklock_core::strategy::{Dependency, Strategy};
 
@@ -44,18 +44,15 @@ impl Replica {
     /// The reason why the level could not be set.
     pub async fn seed_lab(&self) -> Result<(), StockError> {
         let api = &self.api;
-        let change = LevelChange {
-            operation: OperationId::mint(),
-            caller: Caller::anonymous(),
-            sku: lab_sku(),
-            warehouse: Warehouse::default(),
+        let setting = Change::Set(Setting {
             on_hand: Some(LAB_STOCK),
             backorder_limit: None,
-            reason: Remark::parse("reason", "seeded by the lab").ok(),
             precondition: Some(Precondition::Absent),
             scope: Scope::Sku,
-            deadline: api.deadline(),
-        };
+        });
+        let line = Line::new(lab_sku(), Warehouse::default(), setting);
+        let reason = Remark::parse("reason", "seeded by the lab").ok();
+        let change = Operation::of_line(Caller::anonymous(), line, reason, api.deadline());
         match api.levels.set_level(change).await {
             Ok(_) | Err(StockError::PreconditionFailed) => Ok(()),
             Err(error) => Err(error),

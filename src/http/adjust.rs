@@ -20,8 +20,7 @@ use super::{
 use crate::access::Grant;
 use stocklock_core::level_service::{Adjusted, AdjustedLines};
 use stocklock_core::stock::{
-    Adjustment, Change, Line, MAX_UNITS, Operation, OperationId, Remark, Remarks, RequestHash, Sku,
-    Warehouse,
+    Change, Line, MAX_UNITS, Operation, Remarks, RequestHash, Sku, Warehouse,
 };
 
 /// Units that arrived or went missing.
@@ -43,6 +42,21 @@ pub(super) struct AdjustBody {
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "PO-4711")]
     reference: Option<String>,
+}
+
+impl AdjustBody {
+    fn of_sku(self, sku: Sku) -> AdjustmentsBody {
+        let (warehouse, delta) = (self.warehouse, self.delta);
+        AdjustmentsBody {
+            lines: vec![AdjustmentLine {
+                sku,
+                warehouse,
+                delta,
+            }],
+            reason: self.reason,
+            reference: self.reference,
+        }
+    }
 }
 
 /// Add units to a level, or take units from it
@@ -68,8 +82,10 @@ pub(super) async fn adjust(
     body: StrictJson<AdjustBody>,
 ) -> Result<impl IntoResponse, ApiError> {
     let sku = new_sku(sku)?;
-    let adjustment = adjustment(&api, sku, body.parse()?, (&headers, grant))?;
-    let operation = adjustment.operation;
+    let body = body.parse()?;
+    check_delta("delta", body.delta)?;
+    let adjustment = adjustments(&api, body.of_sku(sku), (&headers, grant))?;
+    let operation = adjustment.id;
     let adjusted = api.levels.adjust(adjustment).await;
     let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
     Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
@@ -174,35 +190,4 @@ pub(super) fn check_delta(field: &str, delta: i64) -> Result<(), ApiError> {
         )));
     }
     Ok(())
-}
-
-fn adjustment(
-    api: &Api,
-    sku: Sku,
-    body: AdjustBody,
-    (headers, grant): (&HeaderMap, Grant),
-) -> Result<Adjustment, ApiError> {
-    let delta = body.delta;
-    check_delta("delta", delta)?;
-    let warehouse = body.warehouse.unwrap_or_default();
-    let reason = Remark::parse("reason", body.reason).map_err(ApiError::invalid)?;
-    let reference = remark("reference", body.reference)?;
-    let hash = RequestHash::of_adjustment(
-        &sku,
-        &warehouse,
-        delta,
-        reason.as_str(),
-        reference.as_ref().map(Remark::as_str),
-    );
-    Ok(Adjustment {
-        idempotency: idempotency(headers, &grant.caller, hash)?,
-        caller: grant.caller,
-        operation: OperationId::mint(),
-        sku,
-        warehouse,
-        delta,
-        reason,
-        reference,
-        deadline: api.deadline(),
-    })
 }

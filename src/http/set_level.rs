@@ -19,8 +19,8 @@ use super::{
 };
 use crate::access::Grant;
 use stocklock_core::stock::{
-    LevelChange, MAX_UNITS, OperationId, Precondition, Revision, Scope, Sku, StockError,
-    StockLevel, Warehouse,
+    Change, Line, MAX_UNITS, Operation, OperationId, Precondition, Revision, Scope, Setting, Sku,
+    StockError, StockLevel, Warehouse,
 };
 use stocklock_store::Store;
 
@@ -48,6 +48,13 @@ pub(super) struct LevelOrder {
     #[serde(default, deserialize_with = "present")]
     #[schema(example = "stocktaking")]
     reason: Option<String>,
+}
+
+impl LevelOrder {
+    /// The levels that the precondition and the ETag of the answer are about.
+    fn scope(&self) -> Scope {
+        self.warehouse.as_ref().map_or(Scope::Sku, |_| Scope::Level)
+    }
 }
 
 /// Set a level; create it if it does not exist
@@ -78,8 +85,10 @@ pub(super) async fn set_level(
     body: StrictJson<LevelOrder>,
 ) -> Result<impl IntoResponse, ApiError> {
     let sku = new_sku(sku)?;
-    let change = change(&api, sku, body.parse()?, (&headers, grant))?;
-    let (scope, operation) = (change.scope, change.operation);
+    let order: LevelOrder = body.parse()?;
+    let scope = order.scope();
+    let change = change(&api, sku, order, (&headers, grant))?;
+    let operation = change.id;
     let set = api.levels.set_level(change).await;
     let set = set.map_err(|error| refusal(operation, error))?;
     let revision = revision_after(&*api.store, &set.level, scope).await;
@@ -120,7 +129,7 @@ fn change(
     sku: Sku,
     order: LevelOrder,
     (headers, grant): (&HeaderMap, Grant),
-) -> Result<LevelChange, ApiError> {
+) -> Result<Operation, ApiError> {
     if headers.contains_key(IDEMPOTENCY_KEY) {
         return Err(ApiError::invalid(
             "Idempotency-Key: PUT is idempotent and accepts no key; use If-Match",
@@ -136,21 +145,21 @@ fn change(
         let detail = format!("backorder_limit: must be from 0 to {MAX_UNITS}");
         return Err(ApiError::invalid(detail));
     }
-    Ok(LevelChange {
-        operation: OperationId::mint(),
-        caller: grant.caller,
-        sku,
-        scope: order
-            .warehouse
-            .as_ref()
-            .map_or(Scope::Sku, |_| Scope::Level),
-        warehouse: order.warehouse.unwrap_or_default(),
+    let scope = order.scope();
+    let reason = remark("reason", order.reason)?;
+    let setting = Change::Set(Setting {
         on_hand: order.on_hand,
         backorder_limit: order.backorder_limit,
-        reason: remark("reason", order.reason)?,
         precondition: precondition(headers)?,
-        deadline: api.deadline(),
-    })
+        scope,
+    });
+    let line = Line::new(sku, order.warehouse.unwrap_or_default(), setting);
+    Ok(Operation::of_line(
+        grant.caller,
+        line,
+        reason,
+        api.deadline(),
+    ))
 }
 
 fn precondition(headers: &HeaderMap) -> Result<Option<Precondition>, ApiError> {

@@ -14,8 +14,8 @@ use crate::ports::{
     StoreError,
 };
 use crate::stock::{
-    Adjustment, Change, How, LevelChange, Line, MadeLine, Movement, Operation, OperationId,
-    Quantity, RefusedLine, Reversal, StockError, StockLevel,
+    Change, How, Line, MadeLine, Movement, Operation, OperationId, Quantity, RefusedLine, Reversal,
+    StockError, StockLevel,
 };
 
 mod answers;
@@ -106,8 +106,8 @@ impl LevelService {
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the change.
-    pub async fn set_level(&self, change: LevelChange) -> Result<LevelSet, StockError> {
-        let changed = self.change(change.into()).await?;
+    pub async fn set_level(&self, change: Operation) -> Result<LevelSet, StockError> {
+        let changed = self.change(change).await?;
         Ok(LevelSet {
             level: changed.level.ok_or(StockError::UnknownSku)?,
             created: changed.created,
@@ -121,8 +121,8 @@ impl LevelService {
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the adjustment.
-    pub async fn adjust(&self, adjustment: Adjustment) -> Result<Adjusted, StockError> {
-        self.change(adjustment.into()).await?.try_into()
+    pub async fn adjust(&self, adjustment: Operation) -> Result<Adjusted, StockError> {
+        self.change(adjustment).await?.try_into()
     }
 
     /// Adds units to levels or takes them from them, all or nothing. A transfer takes them from one, and adds

@@ -171,6 +171,14 @@ enum Decision {
     Movements(Range<usize>),
 }
 
+impl PlannedLevel<'_> {
+    /// The version that was read.
+    #[must_use]
+    pub fn read_version(&self) -> Option<i64> {
+        self.read.as_ref().map(|level| level.version)
+    }
+}
+
 impl PlannedMovement<'_> {
     /// The change that it records.
     #[must_use]

@@ -25,7 +25,7 @@ mod request_hash;
 mod shard;
 
 pub use audit::Audit;
-pub use change::{Adjustment, LevelChange, Reversal};
+pub use change::Reversal;
 pub use deduction::{Deducted, Deduction};
 pub use error::{RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};

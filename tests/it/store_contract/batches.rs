@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Deduction, LevelChange, Remark, Remarks, RequestHash};
+use stocklock::stock::{Deduction, Remark, Remarks, RequestHash};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
 use super::fixture::{
     Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, adjustment,
-    assert_records, committed, deduction, deduction_with_key, idempotency, level_change,
+    assert_records, committed, deduction, deduction_with_key, idempotency, limit_change,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -119,11 +119,7 @@ async fn short_deduction_leaves_the_units_to_the_next(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
-    let with_limit = LevelChange {
-        backorder_limit: Some(2),
-        ..level_change("a", 4)
-    };
-    fixture.set(with_limit).await;
+    fixture.set(limit_change("a", 4, 2)).await;
     let batch = [7, 3, 4, 2, 1, 1].map(|units| deduction("a", units));
     let expected = [
         short(6),
@@ -288,9 +284,9 @@ async fn deductions_and_others_share_a_batch(
     let fixture = Fixture::with(on, "a", 1).await;
     let batch = [
         deduction("a", 1).into(),
-        adjustment("a", 2).into(),
+        adjustment("a", 2),
         deduction("a", 2).into(),
-        adjustment("a", -1).into(),
+        adjustment("a", -1),
     ];
     let answers = fixture.deductions().write_batch(&batch, read_first);
     let answers = timeout(SOON, answers).await.expect("bounded");

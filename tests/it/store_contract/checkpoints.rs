@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Audit, LevelChange};
+use stocklock::stock::Audit;
 use stocklock_testkit::eventually;
 use tokio::task::JoinSet;
 
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, adjustment, deduction, level_change, name, open_waiting,
-    place,
+    Fixture, Raw, SOON, adjustment, deduction, level_change_in, name, open_waiting,
 };
 use crate::support::app::TestApp;
 use crate::support::seeded_ledger::Seeded;
@@ -54,11 +53,7 @@ async fn audit_of_100_000_movements_equals_the_full_sum(
 ) {
     let (fixture, mut raw) = Fixture::with_raw(backend).await;
     for (operations, warehouse, movements) in [(1, "east", 30_000), (2, "main", 70_000)] {
-        let creation = LevelChange {
-            warehouse: place(warehouse),
-            ..level_change("a", 1000)
-        };
-        fixture.set(creation).await;
+        fixture.set(level_change_in(warehouse, "a", 1000)).await;
         let seeded = Seeded {
             warehouse,
             operations,
@@ -84,7 +79,7 @@ async fn audit_of_100_000_movements_equals_the_full_sum(
         .await
         .unwrap();
     assert_eq!(sums(&audit().await), full);
-    fixture.store.adjust(&adjustment("a", -3)).await.unwrap();
+    fixture.store.write(&adjustment("a", -3)).await.unwrap();
     let audits = audit().await;
     assert!(audits.iter().all(Audit::consistent), "{audits:?}");
 }
@@ -101,7 +96,7 @@ async fn versions_without_movements_stop_no_checkpoint(
     raw.run(by_hand).await.unwrap();
     fixture.store.write_due().await.unwrap();
     assert_eq!(checkpoints(&mut raw).await, (1, 30_000));
-    fixture.store.adjust(&adjustment("a", -3)).await.unwrap();
+    fixture.store.write(&adjustment("a", -3)).await.unwrap();
     assert!(fixture.audit("a").await.consistent());
 }
 

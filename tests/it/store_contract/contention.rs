@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Refusal, StoreError};
-use stocklock::stock::{Deduction, LevelChange, Precondition, Warehouse};
+use stocklock::stock::{Deduction, Precondition, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
     Fixture, Operations as _, Raw, SOON, WAIT_LIMIT, committed, creation, deduction,
-    deduction_with_key, level_change, name, open, open_waiting, start_deduction,
+    deduction_with_key, level_change, name, open, open_waiting, setting, start_deduction,
 };
 use crate::support::rival::{Rival, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -149,7 +149,7 @@ async fn one_of_many_creations_succeeds(#[values(Sqlite, Mysql, Postgres)] backe
             let store = Arc::clone(&fixture.store);
             creators.spawn(async move {
                 loop {
-                    match store.set_level(&change).await {
+                    match store.write(&change).await {
                         Err(StoreError::Aborted(_) | StoreError::LockWait(_)) => {}
                         outcome => return outcome.expect("no other error"),
                     }
@@ -255,11 +255,9 @@ async fn level_change_counts_a_sale_that_it_waits_for(#[values(Mysql, Postgres)]
         sale.run(statement).await.unwrap();
     }
     let store = Arc::clone(&fixture.store);
-    let change = LevelChange {
-        precondition: Some(Precondition::Exists),
-        ..level_change("a", 9)
-    };
-    let waiting = tokio::spawn(async move { store.set_level(&change).await });
+    let mut change = level_change("a", 9);
+    setting(&mut change).precondition = Some(Precondition::Exists);
+    let waiting = tokio::spawn(async move { store.write(&change).await });
     fixture.until_waiting().await;
     sale.run("COMMIT").await.unwrap();
     let outcome = waiting.await.unwrap();

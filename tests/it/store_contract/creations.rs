@@ -9,7 +9,7 @@ use stocklock::ports::AttemptOutcome;
 use stocklock_testkit::run::number;
 use tokio::task::JoinSet;
 
-use super::fixture::{Operations as _, creation, open};
+use super::fixture::{creation, open};
 use crate::support::deadlocks::DeadlockCounter;
 use crate::support::services::Backend::Mysql;
 
@@ -32,7 +32,7 @@ async fn skus_are_created_in_parallel_without_deadlocks() {
                     break;
                 }
                 let change = creation(&format!("sku-{number:07}"), "main");
-                let created = store.set_level(&change).await.expect("no error");
+                let created = store.write(&change).await.expect("no error");
                 let is_new = matches!(&created, AttemptOutcome::Changed(one) if one.created);
                 assert!(is_new, "{created:?}");
             }

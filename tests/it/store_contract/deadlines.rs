@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Caller, Operation, OperationId, Remark, Reversal};
+use stocklock::stock::{Caller, OperationId, Remark, Reversal};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     let sold = store.operation(sale.operation).await.unwrap();
     let reversal = reversal.of_sale(sold).unwrap();
     for mut operation in [
-        Operation::from(level_change("b", 9)),
-        adjustment("b", 9).into(),
+        level_change("b", 9),
+        adjustment("b", 9),
         deduction("b", 1).into(),
         reversal.clone(),
     ] {

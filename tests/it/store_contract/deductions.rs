@@ -2,11 +2,11 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, ReadLevel};
-use stocklock::stock::{Deduction, LevelChange, MovementKind, StockLevel};
+use stocklock::stock::{Deduction, MovementKind, StockLevel};
 
 use super::fixture::{
     Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, SQLITE, committed, deduction,
-    deduction_with_key, fence, level_change, short,
+    deduction_with_key, fence, limit_change, short,
 };
 
 /// A way to deduct, as a strategy uses it.
@@ -87,11 +87,7 @@ async fn available_units_are_sold_and_no_more(
 ) {
     let (on_hand, limit, is_held) = level;
     let fixture = Fixture::on(on).await;
-    let with_limit = LevelChange {
-        backorder_limit: Some(limit),
-        ..level_change("a", on_hand)
-    };
-    fixture.set(with_limit).await;
+    fixture.set(limit_change("a", on_hand, limit)).await;
     if is_held {
         fixture.hold_three("a").await;
     }
@@ -130,12 +126,8 @@ async fn overwrite_sets_the_units_that_can_be_sold(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
     let fixture = Fixture::on(on).await;
-    let with_limit = |backorder_limit, on_hand| LevelChange {
-        backorder_limit: Some(backorder_limit),
-        ..level_change("a", on_hand)
-    };
-    let read = fixture.set(with_limit(5, 0)).await;
-    fixture.set(with_limit(2, 4)).await;
+    let read = fixture.set(limit_change("a", 0, 5)).await;
+    fixture.set(limit_change("a", 4, 2)).await;
     fixture.hold_three("a").await;
 
     let attempt = fixture.write_back(&read, Condition::None).await;

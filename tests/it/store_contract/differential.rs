@@ -7,16 +7,15 @@ use std::sync::Arc;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore};
 use stocklock::stock::{
-    Adjustment, Caller, Deduction, Fence, Idempotency, LevelChange, MAX_UNITS, Movement,
-    OperationId, Precondition, Remark, RequestHash, Reversal, Revision, Scope, Sku, StockLevel,
-    Warehouse,
+    self, Caller, Deduction, Fence, Idempotency, MAX_UNITS, Movement, OperationId, Precondition,
+    Remark, RequestHash, Reversal, Revision, Scope, Setting, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::run::rng;
 
 use super::fixture::{
     Fixture, Operations as _, adjustment, all_of, deduction, fence, idempotency, later,
-    level_change, name, place, units,
+    level_change, name, place, setting, units,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -39,8 +38,7 @@ enum How {
 #[derive(Debug, Clone)]
 enum Operation {
     Deduct(How, Deduction),
-    Set(LevelChange),
-    Adjust(Adjustment),
+    Change(stock::Operation),
     /// Of a deduction with this SKU, which may have been refused.
     Reverse(Sku, Reversal),
 }
@@ -55,8 +53,7 @@ enum Outcome {
 impl Operation {
     async fn run(&self, store: &(impl DeductionStore + ?Sized)) -> Outcome {
         let attempt = match self {
-            Self::Set(change) => store.set_level(change).await,
-            Self::Adjust(adjustment) => store.adjust(adjustment).await,
+            Self::Change(change) => store.write(change).await,
             Self::Reverse(_, reversal) => {
                 let mut sale = store.operation(reversal.sale).await.expect("no error");
                 let Some(sale) = sale.pop() else {
@@ -88,8 +85,7 @@ impl Operation {
     async fn recorded(&self, store: &(impl DeductionStore + ?Sized)) -> Option<Movement> {
         let (sku, operation, idempotency) = match self {
             Self::Deduct(_, sale) => (&sale.sku, sale.operation, sale.idempotency.as_ref()),
-            Self::Set(change) => (&change.sku, change.operation, None),
-            Self::Adjust(change) => (&change.sku, change.operation, change.idempotency.as_ref()),
+            Self::Change(change) => (&change.first().sku, change.id, change.idempotency.as_ref()),
             Self::Reverse(sku, reversal) => {
                 (sku, reversal.operation, reversal.idempotency.as_ref())
             }
@@ -135,8 +131,8 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
                 self.reversal(sale)
             }
             0..6 => self.deduct(),
-            6..8 => Operation::Adjust(self.adjustment()),
-            _ => Operation::Set(self.level_change()),
+            6..8 => Operation::Change(self.adjustment()),
+            _ => Operation::Change(self.level_change()),
         };
         self.made.push(operation.clone());
         operation
@@ -211,19 +207,18 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
         Operation::Reverse(sale.sku, reversal)
     }
 
-    fn adjustment(&mut self) -> Adjustment {
+    fn adjustment(&mut self) -> stock::Operation {
         let (sku, warehouse) = self.place();
         let delta = self.one_of(&[-5, -1, 1, 4, MAX_UNITS]);
         let hash = RequestHash::of_deduction(&name(sku), &warehouse, units(9), None);
-        Adjustment {
-            warehouse,
-            reference: self.reference(),
-            idempotency: self.idempotency(hash),
-            ..adjustment(sku, delta)
-        }
+        let mut adjustment = adjustment(sku, delta);
+        adjustment.lines[0].warehouse = warehouse;
+        adjustment.remarks.reference = self.reference();
+        adjustment.idempotency = self.idempotency(hash);
+        adjustment
     }
 
-    fn level_change(&mut self) -> LevelChange {
+    fn level_change(&mut self) -> stock::Operation {
         let (sku, warehouse) = self.place();
         let recent = self.revisions.len().saturating_sub(4);
         let precondition = match (self.pick)(4) {
@@ -232,15 +227,16 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
             2 => Some(Precondition::Absent),
             _ => Some(Precondition::OneOf(self.revisions[recent..].to_vec())),
         };
-        LevelChange {
-            warehouse,
+        let mut change = level_change(sku, 0);
+        change.lines[0].warehouse = warehouse;
+        change.remarks.reason = self.one_of(&[None, Remark::parse("reason", "count").ok()]);
+        *setting(&mut change) = Setting {
             on_hand: self.one_of(&[None, Some(0), Some(3), Some(20), Some(MAX_UNITS + 1)]),
             backorder_limit: self.one_of(&[None, None, Some(0), Some(2), Some(MAX_UNITS + 1)]),
-            reason: self.one_of(&[None, Remark::parse("reason", "count").ok()]),
             precondition,
             scope: self.one_of(&[Scope::Sku, Scope::Level]),
-            ..level_change(sku, 0)
-        }
+        };
+        change
     }
 }
 
@@ -259,7 +255,7 @@ async fn model_and_database_agree(#[values(Sqlite, Mysql, Postgres)] backend: Ba
     };
     for number in 0..OPERATIONS {
         let operation = match SKUS.get(number) {
-            Some(sku) => Operation::Set(level_change(sku, 20)),
+            Some(sku) => Operation::Change(level_change(sku, 20)),
             None => generator.next_operation(),
         };
         let outcome = operation.run(&*store).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, StoreError};
-use stocklock::stock::{Adjustment, Deduction, RequestHash, Warehouse};
+use stocklock::stock::{Deduction, Operation, RequestHash, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
@@ -62,10 +62,10 @@ const LOCK_GAP: &str = "SELECT line FROM movement
     WHERE caller = 'anonymous' AND idempotency_key = 'K' FOR UPDATE";
 
 /// A sale and an adjustment of one unit with the same new key.
-fn with_new_key() -> (Deduction, Adjustment) {
+fn with_new_key() -> (Deduction, Operation) {
     let sale = deduction_with_key("a", 1, "J");
     let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, sale.quantity, None);
-    let adjustment = Adjustment {
+    let adjustment = Operation {
         idempotency: Some(idempotency("J", hash)),
         ..adjustment("a", 1)
     };
@@ -85,7 +85,7 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
         timeout(SOON, store.deduct(&sale)).await,
         timeout(SOON, store.deduct_locked(&sale)).await,
         timeout(SOON, store.write_back(&sale, (&read).into(), version)).await,
-        timeout(SOON, store.adjust(&adjustment)).await,
+        timeout(SOON, store.write(&adjustment)).await,
     ];
     for outcome in outcomes {
         assert_matches!(outcome, Ok(Err(StoreError::LockWait(_))));
@@ -116,7 +116,7 @@ async fn write_that_is_made_again_looks_up_no_key() {
     fixture.until_waiting().await;
     let (_, adjustment) = with_new_key();
     let adjusting = Arc::clone(&store);
-    let adjusted = tokio::spawn(async move { adjusting.adjust(&adjustment).await });
+    let adjusted = tokio::spawn(async move { adjusting.write(&adjustment).await });
     tokio::task::yield_now().await;
     // It gets the connection on which the adjustment has met the lock.
     let read = store.level(&name("c"), &Warehouse::default()).await;

@@ -2,12 +2,12 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition};
-use stocklock::stock::{LevelChange, StockLevel};
+use stocklock::stock::StockLevel;
 use stocklock_testkit::assert_matches;
 
 use super::fixture::{
     Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SQLITE, adjustment, committed,
-    deduction, deduction_with_key, fence, level_change, name,
+    deduction, deduction_with_key, fence, limit_change, name,
 };
 
 const SKU: &str = "a";
@@ -108,12 +108,8 @@ async fn write_with_older_version_is_a_conflict(#[values(SQLITE, MYSQL, POSTGRES
     let row = Row::new(on).await;
     let read = row.read().await;
     // The same level again, with a new version. So no write from before reaches the constraint of the limit.
-    for backorder_limit in [2, 0] {
-        let with_limit = LevelChange {
-            backorder_limit: Some(backorder_limit),
-            ..level_change(SKU, 10)
-        };
-        row.fixture.set(with_limit).await;
+    for limit in [2, 0] {
+        row.fixture.set(limit_change(SKU, 10, limit)).await;
     }
     assert_eq!(row.write(&read, 7, HERE).await, AttemptOutcome::Conflict);
     let attempt = row.fixture.write_back(&read, Condition::Version);
@@ -149,7 +145,7 @@ async fn writes_without_a_lock_keep_the_fence(#[values(SQLITE, MYSQL, POSTGRES, 
     for (sold, attempt) in (2..).zip(attempts) {
         assert_eq!(attempt.expect("no error"), committed(10 - sold));
     }
-    let adjusted = row.fixture.changes().adjust(&adjustment(SKU, 2)).await;
+    let adjusted = row.fixture.changes().write(&adjustment(SKU, 2)).await;
     assert_matches!(adjusted, Ok(AttemptOutcome::Changed(_)));
     row.fixture.put(SKU, 20).await;
 

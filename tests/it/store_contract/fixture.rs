@@ -8,8 +8,7 @@ use stocklock::ports::{
     StoreError,
 };
 use stocklock::stock::{
-    Adjustment, Audit, Deduction, LevelChange, Movement, Operation, Precondition, Reversal,
-    StockLevel, Warehouse,
+    Audit, Deduction, Movement, Operation, Precondition, Reversal, StockLevel, Warehouse,
 };
 use stocklock::store::{Store, StoreOptions};
 use stocklock_core::model::{Decisions, MemoryStore};
@@ -163,12 +162,12 @@ impl Fixture {
     }
 
     /// Applies a change, which must succeed, to a new level or to one in any state.
-    pub(crate) async fn set(&self, mut change: LevelChange) -> StockLevel {
+    pub(crate) async fn set(&self, mut change: Operation) -> StockLevel {
         loop {
-            match self.changes().set_level(&change).await.expect("no error") {
+            match self.changes().write(&change).await.expect("no error") {
                 AttemptOutcome::Changed(changed) => return changed.level,
                 AttemptOutcome::Refused(Refusal::PreconditionRequired) => {
-                    change.precondition = Some(Precondition::Exists);
+                    setting(&mut change).precondition = Some(Precondition::Exists);
                 }
                 refused => panic!("{refused:?}"),
             }
@@ -280,16 +279,6 @@ pub(crate) type Attempt = Result<AttemptOutcome, StoreError>;
 
 /// The operations of a store, from what the tests have.
 pub(crate) trait Operations: OperationStore {
-    fn set_level(&self, change: &LevelChange) -> impl Future<Output = Attempt> + Send {
-        let operation = Operation::from(change.clone());
-        async move { self.write(&operation).await }
-    }
-
-    fn adjust(&self, adjustment: &Adjustment) -> impl Future<Output = Attempt> + Send {
-        let operation = Operation::from(adjustment.clone());
-        async move { self.write(&operation).await }
-    }
-
     fn reverse(
         &self,
         reversal: &Reversal,

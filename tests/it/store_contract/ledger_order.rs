@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rstest::rstest;
 use stocklock::stock::{
-    Caller, Deduction, LedgerCursor, LevelChange, Movement, MovementFilter, MovementKind,
-    OperationFilter, OperationId, Remark,
+    Caller, Deduction, LedgerCursor, Movement, MovementFilter, MovementKind, OperationFilter,
+    OperationId, Remark,
 };
 use tokio::time::{Duration, Instant};
 
-use super::fixture::{Fixture, all_of, deduction, level_change, place};
+use super::fixture::{Fixture, all_of, deduction, level_change_in, place};
 use crate::support::seeded_ledger::Seeded;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -79,11 +79,7 @@ async fn pages_merge_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Back
     let fixture = Fixture::new(backend).await;
     let warehouses = ["east", "main", "上海仓"];
     for warehouse in warehouses {
-        let creation = LevelChange {
-            warehouse: place(warehouse),
-            ..level_change("a", 100)
-        };
-        fixture.set(creation).await;
+        fixture.set(level_change_in(warehouse, "a", 100)).await;
     }
     for _ in 0..7 {
         for warehouse in warehouses {
@@ -186,11 +182,7 @@ async fn page_goes_no_further_than_each_warehouse_was_read(
 ) {
     let (fixture, mut raw) = Fixture::with_raw(backend).await;
     for warehouse in ["main", "east"] {
-        let creation = LevelChange {
-            warehouse: place(warehouse),
-            ..level_change("a", 1000)
-        };
-        fixture.set(creation).await;
+        fixture.set(level_change_in(warehouse, "a", 1000)).await;
     }
     // The sales in the east are older and newer than all that happened in the main warehouse.
     for (warehouse, operations, movements, after) in [

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, BatchAnswer};
-use stocklock::stock::{Deduction, LevelChange};
+use stocklock::stock::Deduction;
 use stocklock_testkit::{assert_matches, eventually};
 use tokio::time::timeout;
 
 use super::fixture::{
     Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, Raw, SOON, SQLITE, committed, deduction,
-    deduction_with_key, level_change, open, open_patient, place,
+    deduction_with_key, level_change_in, limit_change, open, open_patient, place,
 };
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -48,19 +48,10 @@ async fn assert_in_order(fixture: &Fixture, skus: &[&str]) {
 async fn refused_level_holds_up_no_other(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
     let fixture = Fixture::with(on, "a", 3).await;
     fixture.put("short", 2).await;
-    let later = LevelChange {
-        backorder_limit: Some(4),
-        ..level_change("later", 1)
-    };
-    fixture.set(later).await;
-    let east = place("east");
-    let in_east = LevelChange {
-        warehouse: east.clone(),
-        ..level_change("a", 9)
-    };
-    fixture.set(in_east).await;
+    fixture.set(limit_change("later", 1, 4)).await;
+    fixture.set(level_change_in("east", "a", 9)).await;
     let in_east = Deduction {
-        warehouse: east,
+        warehouse: place("east"),
         ..deduction("a", 1)
     };
     let batches = vec![

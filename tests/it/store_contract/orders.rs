@@ -111,7 +111,7 @@ async fn orders_share_a_write_with_others(#[values(SQLITE, MYSQL, POSTGRES, MODE
         order(&["b", "a"]),
         deduction("c", 1).into(),
         deduction("c", 1).into(),
-        adjustment("a", 2).into(),
+        adjustment("a", 2),
         deduction("x", 1).into(),
     ];
     let answers = made(&fixture, &others).await;

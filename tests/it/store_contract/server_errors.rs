@@ -148,7 +148,7 @@ async fn limit_of_prepared_statements_is_not_a_defect() {
     let limit = "SET GLOBAL max_prepared_stmt_count = 0";
     raw.run(limit).await.unwrap();
 
-    let adjusted = timeout(SOON, store.adjust(&adjustment("a", 1))).await;
+    let adjusted = timeout(SOON, store.write(&adjustment("a", 1))).await;
     assert_matches!(adjusted, Ok(Err(StoreError::Unavailable(_))));
     let sale = store.deduct(&deduction("a", 1)).await;
     assert_eq!(sale.unwrap(), committed(8));
@@ -240,7 +240,7 @@ async fn levels_and_movements_are_written_together_or_fail() {
         let cause = error.source().expect("a cause").to_string();
         assert!(cause.contains("movements are missing"), "{cause}");
     }
-    let adjusted = fixture.store.adjust(&adjustment("a", 7)).await;
+    let adjusted = fixture.store.write(&adjustment("a", 7)).await;
     assert_matches!(adjusted, Err(StoreError::Bug(_)));
     for sku in ["a", "b"] {
         assert_eq!(fixture.level(sku).await.on_hand, 10);

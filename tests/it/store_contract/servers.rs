@@ -32,14 +32,14 @@ async fn silence_of_the_server_is_bounded(#[values(Mysql, Postgres)] backend: Ba
         answer.expect("bounded")
     };
     // The server would end the transaction after ten seconds.
-    let refused = adjustment("a", -5).into();
+    let refused = adjustment("a", -5);
     let refused = silent(b"ROLLBACK", Duration::from_secs(8), refused).await;
     assert_eq!(refused.unwrap(), short(3));
-    let created = creation("b", "main").into();
+    let created = creation("b", "main");
     let created = silent(b"INSERT INTO stock", SOON, created).await;
     assert_matches!(created, Err(StoreError::Unavailable(_)));
     assert_eq!(fixture.levels_of("b").await, []);
-    let adjusted = adjustment("a", 1).into();
+    let adjusted = adjustment("a", 1);
     let adjusted = silent(backend.commit_message(), SOON, adjusted).await;
     assert_matches!(adjusted, Err(StoreError::OutcomeUnknown(..)));
 }

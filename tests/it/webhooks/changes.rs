@@ -6,7 +6,8 @@ use serde_json::json;
 use stocklock_testkit::eventually;
 
 use super::receiver::{Does, Receiver};
-use super::{LONG, ON, create, patch, secret, sell, signed, started};
+use super::{LONG, ON, create, patch, secret, sell, signed};
+use crate::events::has_started;
 use crate::support::app::{TestApp, send};
 use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres};
@@ -18,7 +19,7 @@ async fn change_does_not_enable_a_webhook_that_has_failed(
     #[values(Mysql, Postgres)] backend: Backend,
 ) {
     let (proxy, app) = TestApp::proxied(backend, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(200), Does::Answers(410)]).await;
     let created = create(&app, json!({"url": receiver.url})).await;
     app.set_level("tea", 9).await;
@@ -44,7 +45,7 @@ async fn change_does_not_enable_a_webhook_that_has_failed(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_secret_is_answered_without_a_read_after_it() {
     let app = TestApp::with_flags(Postgres, 1, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let mut raw = Raw::connect(Postgres, &app.database_url).await;
     let receiver = Receiver::start(&[Does::Answers(204)]).await;
     let unreadable = "ALTER TABLE webhook RENAME TO stored;

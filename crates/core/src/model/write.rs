@@ -58,7 +58,7 @@ impl Write {
             available_delta: level.available_delta,
             backorder_limit: level.backorder_limit,
             movements: level.movements,
-            version: level.read.as_ref().map(|read| read.version),
+            version: level.read_version(),
         });
         let movements = plan.movements.iter().map(|movement| MovementWrite {
             entry: entry(movement, &plan.levels[movement.level]),

@@ -1,59 +1,11 @@
-//! Changes of a level that are not sales: setting it, adjusting it, and taking sold units back.
+//! Taking sold units back.
 
 use tokio::time::Instant;
 
 use super::{
-    Caller, Change, Idempotency, Line, Movement, MovementKind, Operation, OperationId,
-    Precondition, Quantity, Remark, Remarks, Return, Scope, Setting, Sku, StockError, Warehouse,
+    Caller, Change, Idempotency, Line, Movement, MovementKind, Operation, OperationId, Quantity,
+    Remark, Remarks, Return, StockError,
 };
-
-/// Sets a level; creates it if there is none.
-#[derive(Debug, Clone)]
-pub struct LevelChange {
-    /// The operation id of the movement that records the difference.
-    pub operation: OperationId,
-    /// Who sent the request.
-    pub caller: Caller,
-    /// The SKU.
-    pub sku: Sku,
-    /// The warehouse.
-    pub warehouse: Warehouse,
-    /// The new units on hand. `None` keeps those of an existing level; a new level needs a number.
-    pub on_hand: Option<i64>,
-    /// The new backorder limit; `None` keeps the old one (zero for a new level).
-    pub backorder_limit: Option<i64>,
-    /// The reason.
-    pub reason: Option<Remark>,
-    /// The store makes the change only if this holds.
-    pub precondition: Option<Precondition>,
-    /// The levels that the precondition is about.
-    pub scope: Scope,
-    /// When the caller is answered at the latest. No change is made later.
-    pub deadline: Instant,
-}
-
-/// Adds units to a level or takes them from it.
-#[derive(Debug, Clone)]
-pub struct Adjustment {
-    /// The operation id of the movement that records the adjustment.
-    pub operation: OperationId,
-    /// Who sent the request.
-    pub caller: Caller,
-    /// The SKU.
-    pub sku: Sku,
-    /// The warehouse.
-    pub warehouse: Warehouse,
-    /// Units added (positive) or taken (negative). Never zero.
-    pub delta: i64,
-    /// The reason.
-    pub reason: Remark,
-    /// An identifier from another system, such as an order number.
-    pub reference: Option<Remark>,
-    /// The caller's key, if one was sent.
-    pub idempotency: Option<Idempotency>,
-    /// When the caller is answered at the latest. No adjustment is made later.
-    pub deadline: Instant,
-}
 
 /// Takes units of a sale back.
 #[derive(Debug, Clone)]
@@ -119,49 +71,5 @@ impl Reversal {
             id: self.operation,
             ..Operation::of_lines(self.caller, lines, self.idempotency, remarks, self.deadline)?
         })
-    }
-}
-
-impl From<Adjustment> for Operation {
-    fn from(adjustment: Adjustment) -> Self {
-        let place = (adjustment.sku, adjustment.warehouse);
-        let change = Change::Adjust(adjustment.delta);
-        Self {
-            idempotency: adjustment.idempotency,
-            remarks: Remarks {
-                reason: Some(adjustment.reason),
-                reference: adjustment.reference,
-            },
-            ..Self::of_line(
-                (adjustment.operation, adjustment.caller),
-                place,
-                change,
-                adjustment.deadline,
-            )
-        }
-    }
-}
-
-impl From<LevelChange> for Operation {
-    fn from(change: LevelChange) -> Self {
-        let place = (change.sku, change.warehouse);
-        let setting = Change::Set(Setting {
-            on_hand: change.on_hand,
-            backorder_limit: change.backorder_limit,
-            precondition: change.precondition,
-            scope: change.scope,
-        });
-        Self {
-            remarks: Remarks {
-                reason: change.reason,
-                ..Remarks::default()
-            },
-            ..Self::of_line(
-                (change.operation, change.caller),
-                place,
-                setting,
-                change.deadline,
-            )
-        }
     }
 }

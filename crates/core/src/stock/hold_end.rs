@@ -17,13 +17,8 @@ impl OpenHold {
             how: How::Expire,
             open: None,
         });
-        let place = (self.sku, self.warehouse);
-        Operation::of_line(
-            (OperationId::mint(), Caller::anonymous()),
-            place,
-            change,
-            deadline,
-        )
+        let line = Line::new(self.sku, self.warehouse, change);
+        Operation::of_line(Caller::anonymous(), line, None, deadline)
     }
 }
 

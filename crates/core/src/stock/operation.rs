@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     Caller, Deduction, Ending, Holding, How, Idempotency, MAX_LINES, Movement, OperationId,
-    Precondition, Quantity, Remarks, Scope, Sku, StockError, Warehouse,
+    Precondition, Quantity, Remark, Remarks, Scope, Sku, StockError, Warehouse,
 };
 
 /// The highest number of a line in the ledger: an operation that holds [`MAX_LINES`] lines may end as many of
@@ -265,6 +265,23 @@ impl Operation {
         })
     }
 
+    /// A new operation of this line, without a key.
+    #[must_use]
+    pub fn of_line(caller: Caller, line: Line, reason: Option<Remark>, deadline: Instant) -> Self {
+        Self {
+            id: OperationId::mint(),
+            caller,
+            lines: vec![line],
+            idempotency: None,
+            remarks: Remarks {
+                reason,
+                ..Remarks::default()
+            },
+            strategy: None,
+            deadline,
+        }
+    }
+
     /// Refuses an operation of too many levels.
     ///
     /// # Errors
@@ -343,40 +360,19 @@ impl Operation {
     pub fn first(&self) -> &Line {
         self.lines.first().expect("an operation has a line")
     }
-
-    /// An operation of one line.
-    pub(super) fn of_line(
-        (id, caller): (OperationId, Caller),
-        (sku, warehouse): (Sku, Warehouse),
-        change: Change,
-        deadline: Instant,
-    ) -> Self {
-        Self {
-            id,
-            caller,
-            lines: vec![Line::new(sku, warehouse, change)],
-            idempotency: None,
-            remarks: Remarks::default(),
-            strategy: None,
-            deadline,
-        }
-    }
 }
 
 impl From<Deduction> for Operation {
     fn from(deduction: Deduction) -> Self {
-        let place = (deduction.sku, deduction.warehouse);
         let change = Change::Deduct(deduction.quantity);
         Self {
+            id: deduction.operation,
+            caller: deduction.caller,
+            lines: vec![Line::new(deduction.sku, deduction.warehouse, change)],
             idempotency: deduction.idempotency,
             remarks: deduction.remarks,
             strategy: Some(deduction.strategy),
-            ..Self::of_line(
-                (deduction.operation, deduction.caller),
-                place,
-                change,
-                deduction.deadline,
-            )
+            deadline: deduction.deadline,
         }
     }
 }

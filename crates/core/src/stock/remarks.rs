@@ -50,18 +50,15 @@ pub struct Remarks {
 }
 
 impl Remarks {
-    /// The columns.
-    pub const NAMES: [&str; 2] = ["reason", "reference"];
-
-    /// The texts, in the order of [`Remarks::NAMES`].
+    /// The texts, in the order of the fields.
     #[must_use]
-    pub fn texts(&self) -> [Option<&str>; Self::NAMES.len()] {
+    pub fn texts(&self) -> [Option<&str>; 2] {
         [&self.reason, &self.reference].map(|remark| remark.as_ref().map(Remark::as_str))
     }
 
     /// The remarks with these texts, which the ledger has.
     #[must_use]
-    pub fn recorded(texts: [Option<String>; Self::NAMES.len()]) -> Self {
+    pub fn recorded(texts: [Option<String>; 2]) -> Self {
         let [reason, reference] = texts.map(|text| text.map(Remark));
         Self { reason, reference }
     }

@@ -23,21 +23,6 @@ impl RequestHash {
         ))
     }
 
-    /// The hash of an adjustment.
-    #[must_use]
-    pub fn of_adjustment(
-        sku: &Sku,
-        warehouse: &Warehouse,
-        delta: i64,
-        reason: &str,
-        reference: Option<&str>,
-    ) -> Self {
-        let reference = reference.unwrap_or_default();
-        Self::of_lines(&format!(
-            "adjust\n{sku}\t{warehouse}\t{delta}\n{reason}\n{reference}\n"
-        ))
-    }
-
     /// The hash of a reversal. `quantity` is `None` if all units come back that are left.
     #[must_use]
     pub fn of_reversal(
@@ -57,20 +42,22 @@ impl RequestHash {
     #[must_use]
     pub fn of_operation(lines: &[Line], remarks: &Remarks) -> Self {
         let [reason, reference] = remarks.texts();
+        let reason = reason.unwrap_or_default();
         if let [one] = lines
             && one.others.is_empty()
         {
+            let Line { sku, warehouse, .. } = one;
             match one.change {
                 Change::Deduct(quantity) => {
-                    return Self::of_deduction(&one.sku, &one.warehouse, quantity, reference);
+                    return Self::of_deduction(sku, warehouse, quantity, reference);
                 }
                 Change::Adjust(delta) => {
-                    let reason = reason.unwrap_or_default();
-                    return Self::of_adjustment(&one.sku, &one.warehouse, delta, reason, reference);
+                    let reference = reference.unwrap_or_default();
+                    return Self::of_lines(&format!(
+                        "adjust\n{sku}\t{warehouse}\t{delta}\n{reason}\n{reference}\n"
+                    ));
                 }
                 Change::Count(count) => {
-                    let Line { sku, warehouse, .. } = one;
-                    let reason = reason.unwrap_or_default();
                     let from = match count.from {
                         CountedFrom::Units(units) => format!("Units({units})"),
                         CountedFrom::Any => "Any".to_owned(),
@@ -103,7 +90,7 @@ impl RequestHash {
             _ => "adjust together".to_owned(),
         };
         let lines: String = lines.iter().map(line).collect();
-        let [reason, reference] = [reason, reference].map(Option::unwrap_or_default);
+        let reference = reference.unwrap_or_default();
         Self::of_lines(&format!("{kind}\n{lines}{reason}\n{reference}\n"))
     }
 

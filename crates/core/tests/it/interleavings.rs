@@ -356,7 +356,7 @@ async fn sell_one(store: MemoryStore) -> AttemptOutcome {
 
 /// The outcome in the words of a deduction.
 async fn set_to_five(store: MemoryStore) -> AttemptOutcome {
-    let change = level_change(5, Precondition::Exists).into();
+    let change = level_change(5, Precondition::Exists);
     let set = store.write(&change).await;
     match set.expect("no faults") {
         AttemptOutcome::Changed(changed) => AttemptOutcome::Deducted {

@@ -3,7 +3,7 @@
 use std::slice;
 
 use super::dialect::Dialect;
-use super::errors::{Inserted, before_commit, conflict_if_duplicate};
+use super::errors::{Inserted, conflict_if_duplicate};
 use super::ledger_row::NewRow;
 use super::pool::{PooledConnection, Transaction};
 use super::snapshot::{RowLocks, lock_levels, recorded_among, snapshot, with_keys};
@@ -255,8 +255,7 @@ impl<D: Dialect> SqlStore<D> {
             self.read(2 * READ, async move {
                 let mut tx = connection.begin(D::texts().begin.as_str()).await?;
                 let place = values![sku.as_str(), warehouse.as_str()];
-                let locked = tx.execute(&D::texts().level_locked, &place).await;
-                locked.map_err(before_commit)?;
+                tx.change(&D::texts().level_locked, &place).await?;
                 tx.roll_back().await;
                 Ok(())
             })

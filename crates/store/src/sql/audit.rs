@@ -3,7 +3,6 @@
 //! Guarantees: levels, checkpoints and movements are of one snapshot.
 
 use super::dialect::Dialect;
-use super::errors::before_commit;
 use super::pool::Transaction;
 use super::rows::rows;
 use super::statement::{Statement, Value, values};
@@ -47,10 +46,8 @@ rows! {
 
 /// Audits each level of a SKU, in warehouse order.
 pub(super) async fn audit<D: Dialect>(tx: &mut Transaction<D>, sku: &Sku) -> Result<Vec<Audit>> {
-    let levels = tx
-        .fetch(&D::texts().audit_levels, &values![sku.as_str()])
-        .await;
-    let levels: Vec<LevelRow> = levels.map_err(before_commit)?;
+    let statement = &D::texts().audit_levels;
+    let levels: Vec<LevelRow> = tx.rows(statement, &values![sku.as_str()]).await?;
     let mut audits = Vec::with_capacity(levels.len());
     for levels in levels.chunks(LEVELS_PER_STATEMENT) {
         let tails = sum(tx, sku, levels).await?;
@@ -92,8 +89,7 @@ async fn sum<D: Dialect>(
         ));
     }
     let statement = Statement::for_levels(queries.join(" UNION ALL "), levels.len());
-    let found = tx.fetch(statement, &values).await;
-    let mut found: Vec<SumsRow> = found.map_err(before_commit)?;
+    let mut found: Vec<SumsRow> = tx.rows(statement, &values).await?;
     found.sort_unstable_by_key(|sums| sums.place);
     Ok(found)
 }

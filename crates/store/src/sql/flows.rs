@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::SqlStore;
 use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
-use super::errors::{before_commit, conflict_if_duplicate};
+use super::errors::conflict_if_duplicate;
 use super::ledger_row::LedgerRow;
 use super::operations::select;
 use super::pool::{PooledConnection, Transaction};
@@ -60,17 +60,15 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
     async fn late_attempt(&self, operation: &Operation, expiry: Expiry) -> Result<LateAttempt> {
         self.write_row(&operation.first().sku, |connection| async move {
             let mut tx = connection.begin(D::texts().begin.as_str()).await?;
-            let clock = tx.fetch(&D::texts().clock, &[]).await;
-            let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
+            let clock: Vec<(i64,)> = tx.rows(&D::texts().clock, &[]).await?;
             // The servers round to whole milliseconds.
             let late_attempt = if clock.iter().all(|(now,)| *now > expiry.at) {
                 for (sku, warehouse) in places(slice::from_ref(operation)) {
                     write_without_change(&mut tx, sku, warehouse).await?;
                 }
                 let identity = identity(operation.id, operation.idempotency.as_ref());
-                let found = tx.fetch(&D::texts().recorded, &identity).await;
-                let mut found: Vec<LedgerRow> = found.map_err(before_commit)?;
-                found.pop().map(LedgerRow::movement).transpose()?.into()
+                let mut found = tx.rows(&D::texts().recorded, &identity).await?;
+                found.pop().map(|LedgerRow(movement)| movement).into()
             } else {
                 LateAttempt::Alive
             };
@@ -93,16 +91,15 @@ async fn write_without_change<D: Dialect>(
     let texts = D::texts();
     let place = values![sku.as_str(), warehouse.as_str()];
     let [there, back] = [1, -1].map(|step| values![sku.as_str(), warehouse.as_str(), step]);
-    let stepped = tx.execute(&texts.step_version, &there).await;
-    let (undo, values) = if stepped.map_err(before_commit)? > 0 {
+    let stepped = tx.change(&texts.step_version, &there).await?;
+    let (undo, values) = if stepped > 0 {
         (&texts.step_version, &back[..])
     } else {
         let created = tx.execute(&texts.create_level, &place).await;
         created.map_err(conflict_if_duplicate)?;
         (&texts.delete_level, &place[..])
     };
-    let undone = tx.execute(undo, values).await.map_err(before_commit)?;
-    if undone != 1 {
+    if tx.change(undo, values).await? != 1 {
         return Err(StoreError::Bug("the level was changed".into()));
     }
     Ok(())

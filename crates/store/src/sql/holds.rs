@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::{Inserted, before_commit, inserted};
+use super::errors::{Inserted, inserted};
 use super::pool::PooledConnection;
 use super::rows::rows;
 use super::statement::values;
@@ -75,14 +75,12 @@ pub(super) async fn read_holds<D: Dialect>(
                 .map(|end| (Hex(end.hold.0.as_bytes()), end.line)),
         );
         let values = values![&*lines];
-        let rows = connection.fetch(&D::texts().open_lines, &values).await;
-        found = rows.map_err(before_commit)?;
+        found = connection.rows(&D::texts().open_lines, &values).await?;
     }
     snapshot.now = if let Some(row) = found.first() {
         row.now
     } else {
-        let clock = connection.fetch(&D::texts().clock, &[]).await;
-        let clock: Vec<(i64,)> = clock.map_err(before_commit)?;
+        let clock: Vec<(i64,)> = connection.rows(&D::texts().clock, &[]).await?;
         clock.first().map_or(0, |(now,)| *now)
     };
     let row = |row: HoldRow| {
@@ -107,8 +105,7 @@ async fn last_end<D: Dialect>(
     (hold, line): HoldLine,
 ) -> Result<Option<MovementKind>> {
     let last = &D::texts().last_end;
-    let found = connection.fetch(last, &values![hold.0, line]).await;
-    let mut found: Vec<(String,)> = found.map_err(before_commit)?;
+    let mut found: Vec<(String,)> = connection.rows(last, &values![hold.0, line]).await?;
     Ok(found.pop().map(|(kind,)| kind.into()))
 }
 
@@ -128,8 +125,8 @@ pub(super) async fn write<D: Dialect>(
         let ended = ended.map(|((hold, line), due_at)| (Hex(hold.0.as_bytes()), line, due_at));
         let lines = json(ended);
         let values = values![&*lines];
-        let deleted = connection.execute(&D::texts().delete_holds, &values).await;
-        if deleted.map_err(before_commit)? != plan.ended.len() as u64 {
+        let deleted = connection.change(&D::texts().delete_holds, &values).await?;
+        if deleted != plan.ended.len() as u64 {
             let problem = "a hold was extended meanwhile";
             return Err(StoreError::Aborted(problem.into()));
         }
@@ -215,12 +212,9 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
             let texts = D::texts();
             let connection = self.writers.acquire().await?;
             let mut tx = connection.begin(texts.begin.as_str()).await?;
-            let extended = tx
-                .execute(&texts.extend_hold, &values![hold.0, lasts])
-                .await;
-            extended.map_err(before_commit)?;
-            let found = tx.fetch(&texts.holds_with_ids, &values![&*list]).await;
-            let found: Vec<HoldRow> = found.map_err(before_commit)?;
+            let extension = values![hold.0, lasts];
+            tx.change(&texts.extend_hold, &extension).await?;
+            let found: Vec<HoldRow> = tx.rows(&texts.holds_with_ids, &values![&*list]).await?;
             tx.commit().await?;
             Ok(found)
         });

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::dialect::Dialect;
-use super::errors::before_commit;
-use super::ledger_row::LedgerRow;
+use super::ledger_row;
 use super::pool::PooledConnection;
 use super::reads::movements;
 use super::rows::rows;
@@ -68,17 +67,14 @@ impl<D: Dialect> SqlStore<D> {
             for positions in positions.chunks(WAREHOUSES_PER_STATEMENT) {
                 if reading.kind.is_some() {
                     let (statement, values) = reading.ends::<D>(positions);
-                    let rows = connection.fetch(statement, &values).await;
-                    let rows: Vec<EndRow> = rows.map_err(before_commit)?;
+                    let rows: Vec<EndRow> = connection.rows(statement, &values).await?;
                     ends.extend(rows.into_iter().map(EndRow::position));
                 }
                 let (statement, values) = reading.page::<D>(positions, &ends);
-                let rows = connection.fetch(statement, &values).await;
-                let rows: Vec<LedgerRow> = rows.map_err(before_commit)?;
-                found.extend(rows);
+                let rows = connection.rows(statement, &values).await?;
+                found.extend(ledger_row::movements(rows));
             }
-            let found: Result<_> = found.into_iter().map(LedgerRow::movement).collect();
-            Ok(LedgerPage::merge(found?, reading.rows, ends, filter.limit))
+            Ok(LedgerPage::merge(found, reading.rows, ends, filter.limit))
         })
         .await
     }
@@ -104,10 +100,8 @@ async fn warehouses<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sku: &Sku,
 ) -> Result<BTreeMap<Warehouse, i64>> {
-    let found = connection
-        .fetch(&D::texts().warehouses, &values![sku.as_str()])
-        .await;
-    let found: Vec<(String,)> = found.map_err(before_commit)?;
+    let statement = &D::texts().warehouses;
+    let found: Vec<(String,)> = connection.rows(statement, &values![sku.as_str()]).await?;
     let parse = |(name,): (String,)| {
         let warehouse =
             Warehouse::parse(name).map_err(|error| crate::StoreError::Bug(error.into()));

@@ -1,11 +1,9 @@
 //! One row of the ledger, as it is read and as it is written.
 
-use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
-use super::rows::rows;
+use super::rows::{converted, rows};
 use super::statement::{Value, values};
-use crate::{Result, StoreError};
 use stocklock_core::plan::Plan;
 use stocklock_core::stock::{
     Idempotency, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash,
@@ -13,28 +11,39 @@ use stocklock_core::stock::{
 };
 
 rows! {
-    /// A movement as the ledger stores it: the columns of [`Movement`].
+    /// A movement as the ledger stores it. A later release may have recorded it, so its kind may be any.
     #[derive(Debug)]
-    pub(crate) struct LedgerRow {
-        operation_id: Uuid,
-        line: i64,
-        sku: Sku as String,
-        warehouse: Warehouse as String,
-        kind: MovementKind as String,
-        delta: i64,
-        held_delta: i64,
-        available_after: i64,
-        level_version: i64,
-        read_version: Option<i64>,
-        strategy: Option<String>,
-        caller: String,
-        idempotency_key: Option<String>,
-        request_hash: Option<Vec<u8>>,
-        remarks: Remarks = remarks,
-        reverses: Option<Uuid>,
-        returned: Option<i64>,
-        created_at: String,
+    pub(crate) struct LedgerRow(Movement) {
+        operation = |operation_id: Uuid| OperationId(operation_id),
+        line,
+        sku as String,
+        warehouse as String,
+        kind as String,
+        delta,
+        held_delta,
+        available_after,
+        level_version,
+        read_version,
+        strategy,
+        caller,
+        idempotency_key,
+        request_hash = |request_hash: Option<Vec<u8>>| request_hash.as_deref().map(hash).transpose()?,
+        remarks = |reason: Option<String>, reference: Option<String>| Remarks::recorded([reason, reference]),
+        reverses = |reverses: Option<Uuid>| reverses.map(OperationId),
+        returned,
+        created_at,
     }
+}
+
+fn hash(bytes: &[u8]) -> sqlx::Result<RequestHash> {
+    converted("request_hash", bytes).map(RequestHash)
+}
+
+/// The movements of rows.
+pub(crate) fn movements(rows: Vec<LedgerRow>) -> Vec<Movement> {
+    rows.into_iter()
+        .map(|LedgerRow(movement)| movement)
+        .collect()
 }
 
 const SALE: &MovementKind = &MovementKind::Deducted;
@@ -59,9 +68,6 @@ pub(crate) struct NewRow<'a> {
 }
 
 impl<'a> NewRow<'a> {
-    /// How many values [`NewRow::known`] has.
-    pub(crate) const KNOWN: usize = 10 + Remarks::NAMES.len();
-
     /// The sale of an operation's first line. `read_version`: the version of the level that it was computed
     /// from, if that was read first.
     pub(crate) fn of_sale(
@@ -134,53 +140,4 @@ impl<'a> NewRow<'a> {
         let remarks = operation.remarks.texts().map(Value::from);
         [&known[..], &remarks].concat()
     }
-}
-
-impl LedgerRow {
-    /// The movement that the row records. A later release may have recorded it, so its kind may be
-    /// any.
-    ///
-    /// # Errors
-    /// [`StoreError::Bug`] if the row has a value that this service does not write.
-    pub(crate) fn movement(self) -> Result<Movement> {
-        let hash = self.request_hash.map(<[u8; 32]>::try_from).transpose();
-        Ok(Movement {
-            operation: OperationId(self.operation_id),
-            line: self.line,
-            sku: self.sku,
-            warehouse: self.warehouse,
-            kind: self.kind,
-            delta: self.delta,
-            held_delta: self.held_delta,
-            available_after: self.available_after,
-            level_version: self.level_version,
-            read_version: self.read_version,
-            strategy: self.strategy,
-            caller: self.caller,
-            idempotency_key: self.idempotency_key,
-            request_hash: hash
-                .map_err(|bytes| {
-                    let length = bytes.len();
-                    StoreError::Bug(format!("the ledger has a hash of {length} bytes").into())
-                })?
-                .map(RequestHash),
-            remarks: self.remarks,
-            reverses: self.reverses.map(OperationId),
-            returned: self.returned,
-            created_at: self.created_at,
-        })
-    }
-}
-
-/// Reads the columns of [`Remarks`].
-fn remarks<'r, R: Row>(row: &'r R) -> sqlx::Result<Remarks>
-where
-    &'static str: ColumnIndex<R>,
-    Option<String>: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let mut texts = [const { None }; Remarks::NAMES.len()];
-    for (text, name) in texts.iter_mut().zip(Remarks::NAMES) {
-        *text = row.try_get(name)?;
-    }
-    Ok(Remarks::recorded(texts))
 }

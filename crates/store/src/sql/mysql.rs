@@ -83,17 +83,17 @@ impl Dialect for MySqlServer {
             (waits, write.only_level(), procedure::sales(write))
         {
             let values = values![
-                level.sku,
-                level.warehouse,
+                level.sku.as_str(),
+                level.warehouse.as_str(),
                 write.strategy(),
-                level.read_version,
+                level.read_version(),
                 write.expires_at,
                 -level.delta,
                 level.movements,
                 &*sales,
             ];
             let called = tx.fetch(&CALLS.write_sales, &values).await;
-            let available = |(available,): (i64,)| (level.number, available);
+            let available = |(available,): (i64,)| (0, available);
             let written = called.map(|rows| rows.into_iter().map(available).collect());
             return ended(tx, written);
         }

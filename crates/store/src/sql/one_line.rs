@@ -6,7 +6,7 @@
 use tokio::time::Instant;
 
 use super::dialect::Dialect;
-use super::errors::{Inserted, before_commit, inserted};
+use super::errors::{Inserted, inserted};
 use super::ledger_row::NewRow;
 use super::pool::Transaction;
 use super::statement::values;
@@ -25,8 +25,7 @@ pub(super) async fn write<D: Dialect>(
 ) -> Result<Written> {
     let limit = plan.levels.first().and_then(|level| level.backorder_limit);
     let change = [&row.place()[..], &values![row.delta, limit]].concat();
-    let changed = tx.execute(&D::texts().change_level, &change).await;
-    if changed.map_err(before_commit)? != 1 {
+    if tx.change(&D::texts().change_level, &change).await? != 1 {
         // The row is locked, so only a trigger can have left it out.
         tx.roll_back().await;
         return Err(StoreError::Bug("the level was not written".into()));

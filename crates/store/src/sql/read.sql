@@ -30,6 +30,9 @@
 -- level_columns, a part: the columns of `LevelRow`
 sku, warehouse, on_hand, held, backorder_limit, version
 
+-- remarks, a part: the columns of `Remarks`
+reason, reference
+
 -- ledger_columns, a part: the columns of `LedgerRow`
 operation_id, sku, warehouse, kind, delta, held_delta, available_after, level_version, read_version,
     strategy, caller, idempotency_key, request_hash, {remarks}, reverses, returned,

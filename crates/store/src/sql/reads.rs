@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::dialect::Dialect;
 use super::errors::before_commit;
-use super::ledger_row::LedgerRow;
+use super::ledger_row;
 use super::pool::Pool;
 use super::rows;
 use super::statement::{AnyRow, Statement, Value, values};
@@ -32,8 +32,7 @@ impl<D: Dialect> SqlStore<D> {
         let read = || {
             self.read(READ, async {
                 let mut connection = pool.acquire().await?;
-                let found = connection.fetch(statement.clone(), values).await;
-                found.map_err(before_commit)
+                connection.rows(statement.clone(), values).await
             })
         };
         repeated_if_stale(read).await
@@ -46,8 +45,8 @@ impl<D: Dialect> SqlStore<D> {
         statement: impl Into<Statement> + Send,
         values: &[Value<'_>],
     ) -> Result<Vec<Movement>> {
-        let found: Vec<LedgerRow> = self.select(pool, statement, values).await?;
-        found.into_iter().map(LedgerRow::movement).collect()
+        let found = self.select(pool, statement, values).await?;
+        Ok(ledger_row::movements(found))
     }
 }
 
@@ -163,8 +162,7 @@ impl<D: Dialect> LedgerQueries for SqlStore<D> {
             let found = D::unsafe_settings(&mut connection).await;
             let mut opened: Vec<(String, i64)> = Vec::new();
             if !limits.is_empty() {
-                let limits = connection.fetch(limits, &[]).await;
-                opened = limits.map_err(before_commit)?;
+                opened = connection.rows(limits, &[]).await?;
             }
             Ok((found.map_err(before_commit)?, opened))
         };

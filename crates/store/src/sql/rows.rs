@@ -2,47 +2,53 @@
 
 use std::error::Error;
 
-use stocklock_core::stock::{Sku, StockLevel, Warehouse};
+use stocklock_core::stock::StockLevel;
 
-/// Declares structs that every driver can read from a row. A field is the column of its name. `as`: the
-/// column has this type, and is converted. `=`: this function reads the field from the row.
+/// Declares a struct that every driver can read from a row. A field is the column of its name. `as`: the
+/// column has this type, and is converted.
+///
+/// `struct Row(Value) { … }` has a value of the domain, and lists its fields. `= |columns| value`: the field is
+/// computed from these columns.
 macro_rules! rows {
-    ($($(#[$note:meta])* $scope:vis struct $Row:ident { $($fields:tt)* })+) => {
-        $(
-            rows!(@declare [$(#[$note])* $scope struct $Row] $($fields)*);
-            rows!(@read sqlx::sqlite::SqliteRow, $Row, $($fields)*);
-            rows!(@read sqlx::mysql::MySqlRow, $Row, $($fields)*);
-            rows!(@read sqlx::postgres::PgRow, $Row, $($fields)*);
-        )+
-    };
-    (@declare [$($head:tt)*] $(
-        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)? $(= $read:path)?,
-    )*) => {
-        $($head)* {
-            $($(#[$note])* $scope $field: $Type,)*
+    ($(#[$note:meta])* $scope:vis struct $Row:ident {
+        $($(#[$about:meta])* $field:ident: $Type:ty $(as $Column:ty)?,)*
+    }) => {
+        $(#[$note])* $scope struct $Row {
+            $($(#[$about])* $field: $Type,)*
         }
+        rows!(@all $Row, std::convert::identity, $Row, $($field $(as $Column)?,)*);
     };
-    (@read $Driver:ty, $Row:ident, $(
-        $(#[$note:meta])* $scope:vis $field:ident: $Type:ty $(as $Column:ty)? $(= $read:path)?,
+    ($(#[$note:meta])* $scope:vis struct $Row:ident($Value:ident) { $($fields:tt)* }) => {
+        $(#[$note])* $scope struct $Row($scope $Value);
+        rows!(@all $Row, $Row, $Value, $($fields)*);
+    };
+    (@all $($read:tt)*) => {
+        rows!(@read sqlx::sqlite::SqliteRow, $($read)*);
+        rows!(@read sqlx::mysql::MySqlRow, $($read)*);
+        rows!(@read sqlx::postgres::PgRow, $($read)*);
+    };
+    (@read $Driver:ty, $Row:ident, $made:path, $Value:ident, $(
+        $field:ident $(as $Column:ty)? $(= |$($column:ident: $From:ty),+| $value:expr)?,
     )*) => {
         impl sqlx::FromRow<'_, $Driver> for $Row {
             fn from_row(row: &$Driver) -> sqlx::Result<Self> {
-                Ok(Self {
-                    $($field: rows!(@field row, $field, $($Column)? $(= $read)?),)*
-                })
+                Ok($made($Value {
+                    $($field: rows!(@field row, $field $(as $Column)? $(= |$($column: $From),+| $value)?),)*
+                }))
             }
         }
     };
-    (@field $row:ident, $field:ident, ) => {
+    (@field $row:ident, $field:ident) => {
         sqlx::Row::try_get($row, stringify!($field))?
     };
-    (@field $row:ident, $field:ident, $Column:ty) => {{
+    (@field $row:ident, $field:ident as $Column:ty) => {{
         let column: $Column = sqlx::Row::try_get($row, stringify!($field))?;
         $crate::sql::rows::converted(stringify!($field), column)?
     }};
-    (@field $row:ident, $field:ident, = $read:path) => {
-        $read($row)?
-    };
+    (@field $row:ident, $field:ident = |$($column:ident: $From:ty),+| $value:expr) => {{
+        $(let $column: $From = sqlx::Row::try_get($row, stringify!($column))?;)+
+        $value
+    }};
 }
 pub(crate) use rows;
 
@@ -60,25 +66,17 @@ where
 rows! {
     /// A row of `stock`.
     #[derive(Debug)]
-    pub(crate) struct LevelRow {
-        sku: Sku as String,
-        warehouse: Warehouse as String,
-        on_hand: i64,
-        held: i64,
-        backorder_limit: i64,
-        version: i64,
+    pub(crate) struct LevelRow(StockLevel) {
+        sku as String,
+        warehouse as String,
+        on_hand,
+        held,
+        backorder_limit,
+        version,
     }
 }
 
 /// The levels of rows.
 pub(crate) fn levels(rows: Vec<LevelRow>) -> Vec<StockLevel> {
-    let level = |row: LevelRow| StockLevel {
-        sku: row.sku,
-        warehouse: row.warehouse,
-        on_hand: row.on_hand,
-        held: row.held,
-        backorder_limit: row.backorder_limit,
-        version: row.version,
-    };
-    rows.into_iter().map(level).collect()
+    rows.into_iter().map(|LevelRow(level)| level).collect()
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::dialect::Dialect;
 use super::errors::{before_commit, stopped_waiting};
 use super::holds::read_holds;
-use super::ledger_row::LedgerRow;
+use super::ledger_row;
 use super::pool::PooledConnection;
 use super::rows;
 use super::statement::{Statement, values};
@@ -100,8 +100,7 @@ pub(super) async fn snapshot<'a, D: Dialect>(
             read = Some(sku);
             let lock_sku = &D::texts().lock_sku;
             if !lock_sku.is_empty() {
-                let locked = connection.execute(lock_sku, &values![sku.as_str()]).await;
-                locked.map_err(before_commit)?;
+                connection.change(lock_sku, &values![sku.as_str()]).await?;
             }
             snapshot.levels.extend(lock_levels(connection, sku).await?);
         }
@@ -124,9 +123,9 @@ async fn lock_free_levels<'a, D: Dialect>(
     let names = |(sku, warehouse): &(&'a Sku, &'a Warehouse)| (sku.as_str(), warehouse.as_str());
     let list = json(places.iter().map(names));
     let locked = connection
-        .fetch(&D::texts().wanted_levels_free, &values![&*list])
-        .await;
-    let mut levels = rows::levels(locked.map_err(before_commit)?);
+        .rows(&D::texts().wanted_levels_free, &values![&*list])
+        .await?;
+    let mut levels = rows::levels(locked);
     levels.sort_unstable_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
     let has = |levels: &[StockLevel], (sku, warehouse): (&Sku, &Warehouse)| {
         let order = |level: &StockLevel| (&level.sku, &level.warehouse).cmp(&(sku, warehouse));
@@ -136,9 +135,9 @@ async fn lock_free_levels<'a, D: Dialect>(
         // Those that are locked exist, as far as others can see.
         let list = json(places.iter().filter(|one| !has(&levels, **one)).map(names));
         let others = connection
-            .fetch(&D::texts().wanted_levels, &values![&*list])
-            .await;
-        let mut others = rows::levels(others.map_err(before_commit)?);
+            .rows(&D::texts().wanted_levels, &values![&*list])
+            .await?;
+        let mut others = rows::levels(others);
         others.sort_unstable_by(|a, b| (&a.sku, &a.warehouse).cmp(&(&b.sku, &b.warehouse)));
         let missed = places.into_iter().filter(|one| has(&others, *one));
         reading.missed.extend(missed);
@@ -190,8 +189,8 @@ pub(super) async fn lock_levels<D: Dialect>(
     sku: &Sku,
 ) -> Result<Vec<StockLevel>> {
     let statement = &D::texts().levels_of_sku_locked;
-    let found = connection.fetch(statement, &values![sku.as_str()]).await;
-    Ok(rows::levels(found.map_err(before_commit)?))
+    let found = connection.rows(statement, &values![sku.as_str()]).await?;
+    Ok(rows::levels(found))
 }
 
 /// Reads how many units of each line of a sale have come back. Their levels, which each return locks first,
@@ -200,10 +199,9 @@ async fn returned_units<D: Dialect>(
     connection: &mut PooledConnection<D>,
     sale: OperationId,
 ) -> Result<Vec<(i64, i64)>> {
-    let returned = connection
-        .fetch(&D::texts().returned, &values![sale.0])
-        .await;
-    returned.map_err(before_commit)
+    connection
+        .rows(&D::texts().returned, &values![sale.0])
+        .await
 }
 
 /// The movements with the keys of the operations, or with their ids if they have no key. One look-up of
@@ -246,7 +244,6 @@ async fn wanted<D: Dialect>(
     statement: &Statement,
     list: &str,
 ) -> Result<Vec<Movement>> {
-    let rows = connection.fetch(statement, &values![list]).await;
-    let rows: Vec<LedgerRow> = rows.map_err(before_commit)?;
-    rows.into_iter().map(LedgerRow::movement).collect()
+    let rows = connection.rows(statement, &values![list]).await?;
+    Ok(ledger_row::movements(rows))
 }

@@ -15,12 +15,12 @@ use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
 use super::conditional_write::{ConditionalWrite, deducted};
 use super::dialect::Dialect;
-use super::errors::{self, Inserted, before_commit};
+use super::errors::{self, Inserted};
 use super::migration::{self, Exclusion, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd};
 use super::statement::{Statement, fetch, query, values};
 use super::statements::{Files, Texts, statements};
-use super::write::{LevelRow, Session, Write, Written, json};
+use super::write::{Session, Write, Written, json};
 use crate::{AttemptOutcome, Result};
 
 impl Dialect for SqliteFile {
@@ -53,9 +53,8 @@ impl Dialect for SqliteFile {
         let mut tx = connection.begin(Self::texts().begin.as_str()).await?;
         write.send_on(&tx);
         let update = write.statement(Self::texts());
-        let updated = tx.fetch(update, &write.values()).await;
-        let updated: Vec<(i64, i64)> = updated.map_err(before_commit)?;
-        let Some(&(available, level_version)) = updated.first() else {
+        let mut updated = tx.rows(update, &write.values()).await?;
+        let Some((available, level_version)) = updated.pop() else {
             tx.roll_back().await;
             return Ok(None);
         };
@@ -77,8 +76,7 @@ impl Dialect for SqliteFile {
         };
         let levels = write.levels_json();
         let values = values![&*levels, write.expires_at];
-        let updated = tx.fetch(&OWN.update_levels, &values).await;
-        let updated: Vec<(String, String, i64, i64)> = updated.map_err(before_commit)?;
+        let updated: Vec<(String, String, i64, i64)> = tx.rows(&OWN.update_levels, &values).await?;
         if updated.is_empty() || (write.is_whole() && updated.len() < write.levels().len()) {
             tx.roll_back().await;
             return Ok(Written::Levels(Vec::new()));
@@ -119,7 +117,9 @@ impl Dialect for SqliteFile {
             };
             (insert, json(rows.into_iter()))
         };
-        let (sku, warehouse) = only.map(|level| (level.sku, level.warehouse)).unzip();
+        let (sku, warehouse) = only
+            .map(|level| (level.sku.as_str(), level.warehouse.as_str()))
+            .unzip();
         let values = values![&*rows, write.strategy(), write.expires_at, sku, warehouse];
         let inserted = tx.execute(insert, &values).await;
         // Each row compares the clock with the expiry.
@@ -127,9 +127,9 @@ impl Dialect for SqliteFile {
         match errors::inserted(inserted, false)? {
             Inserted::New if !is_late => {
                 tx.commit().await?;
-                let available = |level: LevelRow<'_>| {
-                    let (available, _) = after.get(&(level.sku, level.warehouse))?;
-                    Some((level.number, *available))
+                let available = |(place, _)| {
+                    let (available, _) = after.get(&write.place(place))?;
+                    Some((place, *available))
                 };
                 Ok(Written::Levels(
                     write.levels().filter_map(available).collect(),

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::{before_commit, unavailable};
+use super::errors::unavailable;
 use crate::{Result, StoreError};
 use stocklock_core::ports::{AttemptOutcome, BatchAnswer, BatchAttempt};
 use stocklock_core::stock::Movement;
@@ -65,7 +65,7 @@ impl<D: Dialect> SqlStore<D> {
         }
         self.write(async {
             let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
-            tx.execute(change, &[]).await.map_err(before_commit)?;
+            tx.change(change, &[]).await?;
             tx.commit().await
         })
         .await

@@ -6,9 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ledger_row::NewRow;
 use super::statement::Statement;
-use stocklock_core::stock::Remarks;
 
 /// The index of a level's movements in the order of their commits.
 pub(crate) const IN_ORDER: &str = "movement_in_order";
@@ -20,60 +18,13 @@ pub(crate) const OF_KIND: &str = "movement_of_kind";
 /// The same index of the movements with one reference.
 pub(crate) const OF_REFERENCE: &str = "movement_of_level_reference";
 
-/// Numbers of parameters.
-fn parameters(numbers: impl IntoIterator<Item = usize>) -> String {
-    let numbers = numbers.into_iter().map(|number| format!("${number}"));
-    numbers.collect::<Vec<_>>().join(", ")
-}
-
-/// The texts that follow from the columns of the ledger.
-fn computed() -> BTreeMap<String, String> {
-    let of_remarks = |text: &dyn Fn(usize) -> String| {
-        let texts = (0..Remarks::NAMES.len()).map(text);
-        texts.collect::<Vec<_>>().join(", ")
-    };
-    // After strategy and expiry, the columns of the levels, and the other columns of sales.
-    let array = |remark: usize| format!("${}::text[]", 18 + remark);
-    // What follows the known values, of a conditional write and of `record`.
-    let next = [
-        ["expiry", "available", "version", "token", "source"],
-        [
-            "available_after",
-            "level_version",
-            "sale",
-            "units_back",
-            "expires_at",
-        ],
-    ];
-    let next = next.into_iter().flat_map(|names| {
-        let names = names.into_iter().zip(NewRow::KNOWN + 1..);
-        names.map(|(name, number)| (name.to_owned(), parameters([number])))
-    });
-    let after = (0..7).map(|place| {
-        let number = 18 + Remarks::NAMES.len() + place;
-        (format!("after_{place}"), number.to_string())
-    });
-    let path = |remark: usize| format!("value ->> '$[1][8][{remark}]'");
-    let others = [
-        ("remarks", Remarks::NAMES.join(", ")),
-        ("remark_arrays", of_remarks(&array)),
-        ("remarks_of_rest", of_remarks(&path)),
-        ("no_remarks", of_remarks(&|_| "NULL".to_owned())),
-        ("delta", "$5".to_owned()),
-        ("known", format!("$1, 0, {}", parameters(2..=NewRow::KNOWN))),
-        ("arguments", parameters(1..=NewRow::KNOWN + 5)),
-    ];
-    let others = others.map(|(name, text)| (name.to_owned(), text));
-    next.chain(after).chain(others).collect()
-}
-
 /// The files of a dialect: its words and its writes.
 pub(crate) type Files = [&'static str; 2];
 
 /// The texts of a dialect by their names. `keeps`: a prepared statement still has the right plan when the ledger
 /// has grown.
 pub(super) fn texts([words, writes]: Files, keeps: bool) -> BTreeMap<String, Statement> {
-    let mut known = computed();
+    let mut known = BTreeMap::new();
     let mut statements = BTreeMap::new();
     let files = [
         words,

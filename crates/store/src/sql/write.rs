@@ -8,7 +8,7 @@
 use serde::{Serialize, Serializer};
 
 use super::pool::{PooledConnection, Server, Transaction};
-use stocklock_core::plan::{Plan, PlannedMovement};
+use stocklock_core::plan::{Plan, PlannedLevel, PlannedMovement};
 use stocklock_core::stock::{MovementKind, Operation};
 
 /// The connection of a write.
@@ -30,7 +30,7 @@ pub(crate) enum Written {
     Duplicate,
 }
 
-/// The [`LevelRow::number`] of a level, and the units that are available in it.
+/// The place of a level in the plan, from 0, and the units that are available in it.
 pub(crate) type WrittenLevel = (i64, i64);
 
 /// What is written.
@@ -43,29 +43,11 @@ pub(crate) struct Write<'a> {
     pub(crate) waits: bool,
 }
 
-/// A level, as the statements of the dialects take it.
-#[derive(Debug)]
-pub(crate) struct LevelRow<'a> {
-    /// Its place in the plan, from 0.
-    pub(crate) number: i64,
-    pub(crate) sku: &'a str,
-    pub(crate) warehouse: &'a str,
-    /// Units added to `on_hand`.
-    pub(crate) delta: i64,
-    /// Units added to `held`.
-    pub(crate) held_delta: i64,
-    pub(crate) movements: i64,
-    /// The version that the level must have.
-    pub(crate) read_version: Option<i64>,
-    /// The new backorder limit, if it is set.
-    pub(crate) backorder_limit: Option<i64>,
-}
-
 /// A movement, as the statements of the dialects take it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MovementRow<'a> {
     pub(crate) movement: &'a PlannedMovement<'a>,
-    /// The [`LevelRow::number`] of its level.
+    /// The place of its level in the plan, from 0.
     pub(crate) level: i64,
     /// How many movements of the level follow.
     pub(crate) movements_after: i64,
@@ -109,18 +91,10 @@ impl<'a> Write<'a> {
         self.plan.levels.len() > 1 && (self.waits || !self.plan.is_divisible())
     }
 
-    pub(crate) fn levels(&self) -> impl ExactSizeIterator<Item = LevelRow<'a>> {
+    /// The levels with their places in the plan, from 0.
+    pub(crate) fn levels(&self) -> impl ExactSizeIterator<Item = (i64, &'a PlannedLevel<'a>)> {
         let levels = self.plan.levels.iter().enumerate();
-        levels.map(|(number, level)| LevelRow {
-            number: integer(number),
-            sku: level.sku.as_str(),
-            warehouse: level.warehouse.as_str(),
-            delta: level.delta,
-            held_delta: level.held_delta,
-            movements: level.movements,
-            read_version: level.read.as_ref().map(|read| read.version),
-            backorder_limit: level.backorder_limit,
-        })
+        levels.map(|(place, level)| (integer(place), level))
     }
 
     pub(crate) fn movements(&self) -> impl ExactSizeIterator<Item = MovementRow<'a>> {
@@ -137,11 +111,14 @@ impl<'a> Write<'a> {
     }
 
     /// The level, if it is the only one.
-    pub(crate) fn only_level(&self) -> Option<LevelRow<'a>> {
-        self.levels().next().filter(|_| self.plan.levels.len() == 1)
+    pub(crate) fn only_level(&self) -> Option<&'a PlannedLevel<'a>> {
+        let [level] = &self.plan.levels[..] else {
+            return None;
+        };
+        Some(level)
     }
 
-    /// SKU and warehouse of the level with this number.
+    /// SKU and warehouse of the level at this place.
     pub(crate) fn place(&self, level: i64) -> (&'a str, &'a str) {
         let place = usize::try_from(level).expect("a place in the plan");
         let level = &self.plan.levels[place];
@@ -151,14 +128,14 @@ impl<'a> Write<'a> {
     /// A JSON array with an array for each level: number, SKU, warehouse, delta, movements, version that it
     /// must have, new backorder limit, units added to `held`.
     pub(crate) fn levels_json(&self) -> String {
-        json(self.levels().map(|level| {
+        json(self.levels().map(|(number, level)| {
             (
-                level.number,
-                level.sku,
-                level.warehouse,
+                number,
+                level.sku.as_str(),
+                level.warehouse.as_str(),
                 level.delta,
                 level.movements,
-                level.read_version,
+                level.read_version(),
                 level.backorder_limit,
                 level.held_delta,
             )
@@ -169,6 +146,11 @@ impl<'a> Write<'a> {
 impl<'a> MovementRow<'a> {
     pub(crate) fn operation(self) -> &'a Operation {
         self.movement.operation
+    }
+
+    /// Reason and reference.
+    pub(crate) fn remarks(self) -> [Option<&'a str>; 2] {
+        self.operation().remarks.texts()
     }
 
     pub(crate) fn delta(self) -> i64 {
@@ -197,8 +179,7 @@ impl<'a> MovementRow<'a> {
     pub(crate) fn held(self) -> Option<i64> {
         let movement = self.movement;
         let is_hold = movement.kind == MovementKind::Held && movement.ledger_line == 0;
-        let mut remarks = self.operation().remarks.texts().into_iter();
-        (is_hold && remarks.all(|text| text.is_none())).then_some(movement.held_delta)
+        (is_hold && self.remarks() == [None; 2]).then_some(movement.held_delta)
     }
 
     /// What every movement has, as JSON values: these two numbers, operation, delta, caller, key, hash. Bytes
@@ -220,7 +201,7 @@ impl<'a> MovementRow<'a> {
     /// remarks. Bytes are hexadecimal digits.
     pub(crate) fn sale(self) -> impl Serialize + use<'a> {
         let (operation, (key, hash)) = (self.operation(), self.key_values());
-        let remarks = operation.remarks.texts();
+        let remarks = self.remarks();
         (
             Hex(operation.id.0.as_bytes()),
             self.delta(),
@@ -239,7 +220,7 @@ impl<'a> MovementRow<'a> {
         self,
         level: Option<(&'a str, &'a str)>,
     ) -> Option<impl Serialize + use<'a>> {
-        let (movement, remarks) = (self.movement, self.operation().remarks.texts());
+        let (movement, remarks) = (self.movement, self.remarks());
         let others = (!self.is_plain()).then_some(movement);
         let is_usual = level.is_none() && others.is_none() && remarks.iter().all(Option::is_none);
         (!is_usual).then(|| {

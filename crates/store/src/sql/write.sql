@@ -17,34 +17,37 @@ UPDATE stock SET version = version + $3 WHERE sku = $1 AND warehouse = $2
 operation_id, line, sku, warehouse, kind, delta, read_version, strategy, caller, idempotency_key,
     request_hash, {remarks}, available_after, level_version
 
+-- known, a part: the values of `NewRow::known`, and the line; the value after them is $13
+$1, 0, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
+
 -- record (known…, available, version, reverses, returned, expiry): a movement, in time
 INSERT INTO movement ({inserted_columns}, reverses, returned)
-    SELECT {known}, {available_after}, {level_version}, {sale}, {units_back} {no_table} WHERE {now} < {expires_at}
+    SELECT {known}, $13, $14, $15, $16 {no_table} WHERE {now} < $17
 
 -- in_time, a part: whether an attempt has not expired
-{now} < {expiry}
+{now} < $13
 
 -- written, a part: what it returns
 RETURNING on_hand - held + backorder_limit AS available, version
 
 -- if_available (known…, expiry, NULL, NULL, NULL, NULL): a sale, if enough units are available
-UPDATE stock SET version = version + 1, on_hand = on_hand + {delta}
-    WHERE sku = $2 AND warehouse = $3 AND on_hand + {delta} - held >= -backorder_limit AND {in_time}
+UPDATE stock SET version = version + 1, on_hand = on_hand + $5
+    WHERE sku = $2 AND warehouse = $3 AND on_hand + $5 - held >= -backorder_limit AND {in_time}
     {written}
 
 -- set (known…, expiry, available, NULL, NULL, NULL): sets the level to what was computed, without a condition
-UPDATE stock SET version = version + 1, on_hand = {available} + held - backorder_limit
-    WHERE sku = $2 AND warehouse = $3 AND {available} >= 0 AND {in_time}
+UPDATE stock SET version = version + 1, on_hand = $14 + held - backorder_limit
+    WHERE sku = $2 AND warehouse = $3 AND $14 >= 0 AND {in_time}
     {written}
 
 -- if_unchanged (known…, expiry, NULL, version, NULL, NULL): a sale, if the level still has the version
-UPDATE stock SET version = version + 1, on_hand = on_hand + {delta}
-    WHERE sku = $2 AND warehouse = $3 AND version = {version} AND {in_time}
+UPDATE stock SET version = version + 1, on_hand = on_hand + $5
+    WHERE sku = $2 AND warehouse = $3 AND version = $15 AND {in_time}
     {written}
 
 -- if_not_fenced (known…, expiry, NULL, version, token, source): the same, and no later holder of the lock has written
-UPDATE stock SET version = version + 1, on_hand = on_hand + {delta}, fence = {token}, fence_source = {source}
-    WHERE sku = $2 AND warehouse = $3 AND version = {version} AND (fence_source <> {source} OR fence <= {token}) AND {in_time}
+UPDATE stock SET version = version + 1, on_hand = on_hand + $5, fence = $16, fence_source = $17
+    WHERE sku = $2 AND warehouse = $3 AND version = $15 AND (fence_source <> $17 OR fence <= $16) AND {in_time}
     {written}
 
 -- insert_checkpoint (sku, warehouse, version, received, sold, held)

@@ -10,10 +10,9 @@ use uuid::Uuid;
 use super::super::{Plan, Recorded, Snapshot, rules};
 use crate::ports::{AttemptOutcome, BatchAnswer};
 use crate::stock::{
-    Adjustment, Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey,
-    LevelChange, Line, MAX_UNITS, Movement, MovementKind, NEVER, Operation, OperationId,
-    Precondition, Quantity, Remark, Remarks, RequestHash, Reversal, Scope, Sku, StockLevel,
-    Warehouse,
+    Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey, Line, MAX_UNITS,
+    Movement, MovementKind, NEVER, Operation, OperationId, Precondition, Quantity, Remark, Remarks,
+    RequestHash, Reversal, Scope, Setting, Sku, StockLevel, Warehouse,
 };
 
 /// Stock and ledger, as a database has them.
@@ -242,35 +241,34 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
     let deadline = Instant::now() + Duration::from_mins(1);
     let reason = Remark::parse("reason", "because").expect("a valid remark");
     let (sku, warehouse) = level.clone();
+    let one_line = |change, reason| {
+        let line = Line::new(level.0.clone(), level.1.clone(), change);
+        let made = Operation::of_line(Caller::anonymous(), line, reason, deadline);
+        Operation {
+            id: operation,
+            ..made
+        }
+    };
     let kind = rng.u8(..9);
     match kind {
-        0 => Adjustment {
-            operation,
-            caller: Caller::anonymous(),
-            sku,
-            warehouse,
-            delta: [-3, -1, 2, MAX_UNITS][rng.usize(..4)],
-            reason,
-            reference: None,
-            idempotency: any_key(rng),
-            deadline,
+        0 => {
+            let change = Change::Adjust([-3, -1, 2, MAX_UNITS][rng.usize(..4)]);
+            Operation {
+                idempotency: any_key(rng),
+                ..one_line(change, Some(reason))
+            }
         }
-        .into(),
-        1 => LevelChange {
-            operation,
-            caller: Caller::anonymous(),
-            sku,
-            warehouse,
-            on_hand: [None, Some(0), Some(5)][rng.usize(..3)],
-            backorder_limit: [None, Some(2)][rng.usize(..2)],
-            reason: None,
-            precondition: [None, Some(Precondition::Exists), Some(Precondition::Absent)]
-                [rng.usize(..3)]
-            .clone(),
-            scope: [Scope::Sku, Scope::Level][rng.usize(..2)],
-            deadline,
+        1 => {
+            let change = Change::Set(Setting {
+                on_hand: [None, Some(0), Some(5)][rng.usize(..3)],
+                backorder_limit: [None, Some(2)][rng.usize(..2)],
+                precondition: [None, Some(Precondition::Exists), Some(Precondition::Absent)]
+                    [rng.usize(..3)]
+                .clone(),
+                scope: [Scope::Sku, Scope::Level][rng.usize(..2)],
+            });
+            one_line(change, None)
         }
-        .into(),
         2 if !sales.is_empty() => {
             let sale = &sales[rng.usize(..sales.len())];
             let mut lines: Vec<_> = sale

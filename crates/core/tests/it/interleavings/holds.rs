@@ -294,7 +294,7 @@ fn late_message_makes_no_hold_that_was_refused() {
                     .collect::<Vec<_>>();
                 let store = state.clone();
                 tasks.push(Box::pin(async move {
-                    let taken = store.write(&adjustment(-4).into()).await;
+                    let taken = store.write(&adjustment(-4)).await;
                     let is_taken = matches!(taken, Ok(AttemptOutcome::Changed(_)));
                     for _ in 0..WAIT_STEPS {
                         if refusals.load(Relaxed) == 0 {
@@ -302,7 +302,7 @@ fn late_message_makes_no_hold_that_was_refused() {
                         }
                     }
                     if is_taken {
-                        let back = store.write(&adjustment(4).into()).await;
+                        let back = store.write(&adjustment(4)).await;
                         back.expect("no faults");
                     }
                     (OperationId::mint(), Ok(()))

@@ -8,7 +8,7 @@ use stocklock_core::deduct::Scheduler;
 use stocklock_core::level_service::{self, Changed};
 use stocklock_core::model::{Faults, MemoryStore, Task, World, yield_once};
 use stocklock_core::stock::{
-    Caller, LevelChange, OperationId, Precondition, Scope, StockError, Warehouse,
+    self, Caller, Line, Operation, OperationId, Precondition, Scope, Setting, StockError, Warehouse,
 };
 use tokio::time::Instant;
 
@@ -17,19 +17,15 @@ use super::requests::{SKU, adjustment, sku};
 use super::scenario::{policy, scheduler};
 
 /// Sets the level of [`SKU`] if the precondition holds.
-pub(super) fn level_change(on_hand: i64, precondition: Precondition) -> LevelChange {
-    LevelChange {
-        operation: OperationId::mint(),
-        caller: Caller::anonymous(),
-        sku: sku(SKU),
-        warehouse: Warehouse::default(),
+pub(super) fn level_change(on_hand: i64, precondition: Precondition) -> Operation {
+    let setting = stock::Change::Set(Setting {
         on_hand: Some(on_hand),
         backorder_limit: None,
-        reason: None,
         precondition: Some(precondition),
         scope: Scope::Sku,
-        deadline: Instant::now(),
-    }
+    });
+    let line = Line::new(sku(SKU), Warehouse::default(), setting);
+    Operation::of_line(Caller::anonymous(), line, None, Instant::now())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,17 +71,10 @@ impl Change {
             let change = match self {
                 Self::Create => level_change(1, Precondition::Absent),
                 Self::Set => level_change(5, Precondition::Exists),
-                Self::Remove => {
-                    let removal = adjustment(-1);
-                    let operation = removal.operation;
-                    let removed =
-                        level_service::change(&store, &scheduler, &policy, &removal.into()).await;
-                    return (operation, removed.map(Done::from));
-                }
+                Self::Remove => adjustment(-1),
             };
-            let operation = change.operation;
-            let set = level_service::change(&store, &scheduler, &policy, &change.into()).await;
-            (operation, set.map(Done::from))
+            let made = level_service::change(&store, &scheduler, &policy, &change).await;
+            (change.id, made.map(Done::from))
         })
     }
 }

@@ -1,8 +1,8 @@
 //! The requests of the buyers, and a delivery.
 
 use stocklock_core::stock::{
-    Adjustment, Caller, Deduction, Idempotency, IdempotencyKey, OperationId, Quantity, Remark,
-    Remarks, RequestHash, Sku, Warehouse,
+    Caller, Change, Deduction, Idempotency, IdempotencyKey, Line, Operation, OperationId, Quantity,
+    Remark, Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::Strategy;
 use tokio::time::Instant;
@@ -48,16 +48,13 @@ pub(super) fn deduction_of(
 }
 
 /// Adds `delta` units of [`SKU`].
-pub(super) fn adjustment(delta: i64) -> Adjustment {
-    Adjustment {
-        operation: OperationId::mint(),
-        caller: Caller::anonymous(),
-        sku: sku(SKU),
-        warehouse: Warehouse::default(),
-        delta,
-        reason: Remark::parse("reason", "count").expect("a valid reason"),
-        reference: None,
-        idempotency: None,
-        deadline: Instant::now() + WAIT_LIMIT,
-    }
+pub(super) fn adjustment(delta: i64) -> Operation {
+    let line = Line::new(sku(SKU), Warehouse::default(), Change::Adjust(delta));
+    let reason = Remark::parse("reason", "count").ok();
+    Operation::of_line(
+        Caller::anonymous(),
+        line,
+        reason,
+        Instant::now() + WAIT_LIMIT,
+    )
 }

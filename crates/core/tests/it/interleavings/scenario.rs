@@ -222,7 +222,7 @@ impl Scenario {
         if self.restocked {
             let store = state.clone();
             decisions.spawn(Box::pin(async move {
-                let added = store.write(&adjustment(1).into()).await;
+                let added = store.write(&adjustment(1)).await;
                 let added = added.expect("no faults");
                 assert!(matches!(added, AttemptOutcome::Changed(_)), "{added:?}");
             }));

@@ -14,7 +14,7 @@ use stocklock_core::deduct::{RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service;
 use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, mortal, yield_once};
 use stocklock_core::stock::{
-    Adjustment, Caller, Deducted, Deduction, OperationId, Quantity, Reversal, Shard, Sku,
+    Caller, Deducted, Deduction, Operation, OperationId, Quantity, Remark, Reversal, Shard, Sku,
     StockError, Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch};
@@ -177,12 +177,8 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
     let service = (store.clone(), Arc::clone(&contexts[0].scheduler), policy);
     for _ in 0..decisions.choose(3) {
         let (sku, warehouse) = levels[decisions.choose(level_count)].clone();
-        let by = adjustment([-1, 1, 2][decisions.choose(3)]);
-        let adjustment = Adjustment {
-            sku,
-            warehouse,
-            ..by
-        };
+        let mut adjustment = adjustment([-1, 1, 2][decisions.choose(3)]);
+        (adjustment.lines[0].sku, adjustment.lines[0].warehouse) = (sku, warehouse);
         tasks.push(Box::pin(adjust(service.clone(), adjustment)));
     }
     for _ in 0..decisions.choose(3) {
@@ -261,10 +257,9 @@ async fn buy(
 /// The store, the scheduler and the policy of one process.
 type Service = (MemoryStore, Arc<Scheduler>, RetryPolicy);
 
-async fn adjust((store, scheduler, policy): Service, change: Adjustment) -> Answer {
-    let operation = change.operation;
-    let adjusted = level_service::change(&store, &scheduler, &policy, &change.into()).await;
-    (operation, adjusted.map(|_| None))
+async fn adjust((store, scheduler, policy): Service, change: Operation) -> Answer {
+    let adjusted = level_service::change(&store, &scheduler, &policy, &change).await;
+    (change.id, adjusted.map(|_| None))
 }
 
 /// Takes units of a sale back, if there is one after some steps.
@@ -285,7 +280,7 @@ async fn take_back((store, scheduler, policy): Service, decisions: Decisions) ->
         quantity: [None, Some(Quantity::ONE)][decisions.choose(2)],
         lines: Vec::new(),
         restock: decisions.choose(2) == 0,
-        reason: adjustment(1).reason,
+        reason: Remark::parse("reason", "damaged").expect("a reason"),
         idempotency: None,
         deadline: Instant::now(),
     };

@@ -3,7 +3,7 @@
 -- creates procedures of other names.
 
 -- if_available (known…, expiry, available, version, token, source)
-CALL stocklock_deduct_1({arguments})
+CALL stocklock_deduct_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 
 -- set
 {if_available}

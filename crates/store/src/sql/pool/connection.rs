@@ -187,6 +187,24 @@ impl<S: Server> PooledConnection<S> {
         let answer = S::fetch(connection, statement, values).await;
         self.received(answer)
     }
+
+    /// Executes a statement that can neither find a duplicate nor violate a CHECK, and returns its rows.
+    pub(crate) async fn rows<T: AnyRow>(
+        &mut self,
+        statement: impl Into<Statement> + Send,
+        values: &[Value<'_>],
+    ) -> Result<Vec<T>> {
+        self.fetch(statement, values).await.map_err(before_commit)
+    }
+
+    /// Executes such a statement, and returns how many rows it changed.
+    pub(crate) async fn change(
+        &mut self,
+        statement: impl Into<Statement> + Send,
+        values: &[Value<'_>],
+    ) -> Result<u64> {
+        self.execute(statement, values).await.map_err(before_commit)
+    }
 }
 
 impl<S: Server> Drop for PooledConnection<S> {

@@ -14,7 +14,6 @@ use crate::sql::statement::Statement;
 use crate::sql::statements::statements;
 use crate::sql::write::{Session, Write, Written, WrittenLevel};
 use crate::{Result, StoreError};
-use stocklock_core::stock::Remarks;
 
 pub(super) async fn write(session: Session<PostgresServer>, write: &Write<'_>) -> Result<Written> {
     match session {
@@ -90,33 +89,29 @@ fn bind<'q>(
 ) -> Query<'q, Postgres, PgArguments> {
     let levels: Vec<_> = write.levels().collect();
     let movements: Vec<_> = write.movements().collect();
-    let mut query = query
+    let are_plain = movements.iter().all(|one| one.is_plain());
+    let others = if are_plain { &[] } else { &movements[..] };
+    query
         .bind(write.strategy())
         .bind(write.expires_at)
-        .bind(column(&levels, |level| level.number))
-        .bind(column(&levels, |level| level.sku))
-        .bind(column(&levels, |level| level.warehouse))
-        .bind(column(&levels, |level| level.delta))
-        .bind(column(&levels, |level| level.movements))
-        .bind(column(&levels, |level| level.read_version))
-        .bind(column(&levels, |level| level.backorder_limit))
-        .bind(column(&levels, |level| level.held_delta))
+        .bind(column(&levels, |(number, _)| *number))
+        .bind(column(&levels, |(_, level)| level.sku.as_str()))
+        .bind(column(&levels, |(_, level)| level.warehouse.as_str()))
+        .bind(column(&levels, |(_, level)| level.delta))
+        .bind(column(&levels, |(_, level)| level.movements))
+        .bind(column(&levels, |(_, level)| level.read_version()))
+        .bind(column(&levels, |(_, level)| level.backorder_limit))
+        .bind(column(&levels, |(_, level)| level.held_delta))
         .bind(column(&movements, |one| one.level))
         .bind(column(&movements, |one| one.movements_after))
         .bind(column(&movements, |one| one.operation().id.0))
         .bind(column(&movements, |one| one.delta()))
         .bind(column(&movements, |one| one.units_after))
         .bind(column(&movements, |one| one.operation().caller.as_str()))
-        .bind(column(&movements, |one| one.key().map(|(key, _)| key)));
-    for remark in 0..Remarks::NAMES.len() {
-        query = query.bind(column(&movements, |one| {
-            one.operation().remarks.texts()[remark]
-        }));
-    }
-    let query = query.bind(column(&movements, |one| one.key().map(|(_, hash)| hash)));
-    let are_plain = movements.iter().all(|one| one.is_plain());
-    let others = if are_plain { &[] } else { &movements[..] };
-    query
+        .bind(column(&movements, |one| one.key().map(|(key, _)| key)))
+        .bind(column(&movements, |one| one.remarks()[0]))
+        .bind(column(&movements, |one| one.remarks()[1]))
+        .bind(column(&movements, |one| one.key().map(|(_, hash)| hash)))
         .bind(column(others, |one| one.movement.ledger_line))
         .bind(column(others, |one| one.movement.kind.as_str()))
         .bind(column(others, |one| one.movement.read_version))

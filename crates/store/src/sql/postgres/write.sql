@@ -34,8 +34,8 @@ unnest($3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::big
 
 -- movement_rows, a part: the movements of a plan
 unnest($11::bigint[], $12::bigint[], $13::uuid[], $14::bigint[], $15::bigint[], $16::text[], $17::text[],
-            {remark_arrays}, ${after_0}::bytea[], ${after_1}::bigint[], ${after_2}::text[], ${after_3}::bigint[],
-            ${after_4}::uuid[], ${after_5}::bigint[], ${after_6}::bigint[])
+            $18::text[], $19::text[], $20::bytea[], $21::bigint[], $22::text[], $23::bigint[],
+            $24::uuid[], $25::bigint[], $26::bigint[])
         AS movement_row (number, movements_after, operation_id, delta, units_after, caller, idempotency_key,
             {remarks}, request_hash, line, kind, read_version, reverses, returned, held_delta)
 

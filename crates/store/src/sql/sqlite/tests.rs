@@ -4,6 +4,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::StoreError;
+use crate::sql::errors::before_commit;
 use crate::sql::pool::{Pool, ServerHealth};
 
 fn in_memory(file: SqliteFile) -> SqliteFile {

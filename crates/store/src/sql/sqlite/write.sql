@@ -20,18 +20,18 @@ INSERT INTO movement (available_after, level_version, operation_id, delta, calle
         value ->> '$[0][4]', value ->> '$[0][5]', unhex(value ->> '$[0][6]')
 
 -- plain, a part: rows without `MovementRow::rest`
-0, 'deducted', NULL, NULL, NULL, 0, {no_remarks}, $2
+0, 'deducted', NULL, NULL, NULL, 0, NULL, NULL, $2
 
 -- rest, a part: the rows have one, or NULL
 coalesce(value ->> '$[1][3]', 0), coalesce(value ->> '$[1][4]', 'deducted'), value ->> '$[1][5]',
-        unhex(value ->> '$[1][6]'), value ->> '$[1][7]', coalesce(value ->> '$[1][9]', 0), {remarks_of_rest},
+        unhex(value ->> '$[1][6]'), value ->> '$[1][7]', coalesce(value ->> '$[1][9]', 0), value ->> '$[1][8][0]', value ->> '$[1][8][1]',
         CASE WHEN coalesce(value ->> '$[1][4]', 'deducted') = 'deducted' THEN $2 END
 
 -- insert_plain (movements, strategy, expiry, sku, warehouse)
 {insert}, {plain}, $4, $5 FROM json_each($1) WHERE {now} < $3
 
 -- insert_held (movements, strategy, expiry, sku, warehouse): each row has the units that it holds
-{insert}, 0, 'held', NULL, NULL, NULL, value ->> '$[1]', {no_remarks}, NULL, $4, $5 FROM json_each($1) WHERE {now} < $3
+{insert}, 0, 'held', NULL, NULL, NULL, value ->> '$[1]', NULL, NULL, NULL, $4, $5 FROM json_each($1) WHERE {now} < $3
 
 -- insert_rest (movements, strategy, expiry, sku, warehouse)
 {insert}, {rest}, $4, $5 FROM json_each($1) WHERE {now} < $3
