@@ -197,7 +197,7 @@ async fn renewal_that_arrives_after_loss_is_ignored() {
     assert!(expected.contains(&lost), "{lost:?}");
     server.resume();
     // The release is sent after the safety margin.
-    sleep(LEASE / 10 - Duration::from_millis(100)).await;
+    sleep(LEASE * 9 / 100).await;
     assert_eq!(server.held(), 1);
     sleep(Duration::from_millis(200)).await;
     assert_eq!(guard.state(), LockState::Lost(LostReason::Expired));
