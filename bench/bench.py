@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from . import experiments, load, parts
@@ -73,8 +74,9 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
 
         @contextmanager
         def launch_apart(number: int, **other: str) -> Iterator[Service]:
-            apart = directory / f"apart-{number}"
-            apart.mkdir()
+            # One for each call: several parts need some.
+            apart = Path(mkdtemp(prefix=f"apart-{number}-", dir=directory))
+            apart.chmod(0o755)
             with ExitStack() as stack:
                 url = f"sqlite://{apart / 'bench.db'}"
                 if name in SERVERS:

@@ -78,14 +78,15 @@ impl Publisher<'_> {
         while !self.has_filled {
             self.has_filled = store.fill_published().await?;
         }
-        let published = store.publish().await?;
-        if let Some(last) = published {
+        let published = store.publish().await;
+        if let Ok(Some(last)) = published {
             self.followers.set_last(last);
         } else if self.followers.is_awaited() {
-            // Another replica may have published.
+            // Another replica may have published, or this one a part.
             let last = store.last_published().await?;
             self.followers.set_last(last.map_or(0, |last| last.seq));
         }
+        published?;
         self.trim().await
     }
 

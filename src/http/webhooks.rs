@@ -24,6 +24,9 @@ const MAX_WEBHOOKS: usize = 100;
 /// How long messages are signed with the secret before, too.
 const OVERLAP: Duration = Duration::from_hours(24);
 
+/// How long after a rotation another one counts as its repeat: the receiver may know only the secret before both.
+const REPEAT: Duration = Duration::from_hours(1);
+
 /// How often a change is tried if other requests change the same webhook.
 const TRIES: usize = 5;
 
@@ -62,8 +65,8 @@ pub(super) struct WebhookChangeBody {
     /// Whether events are sent. They go on where they were.
     #[serde(default, deserialize_with = "present")]
     enabled: Option<bool>,
-    /// `true` makes a new secret. For 24 hours messages are also signed with the old one. Another rotation in this
-    /// time replaces only the new one.
+    /// `true` makes a new secret. For 24 hours messages are also signed with the old one. Another rotation within an
+    /// hour replaces only the new one.
     #[serde(default, deserialize_with = "present")]
     rotate_secret: Option<bool>,
 }
@@ -257,17 +260,16 @@ pub(super) async fn change(
         webhook.url = url.clone().unwrap_or(webhook.url);
         webhook.types = types.clone().unwrap_or(webhook.types);
         webhook.low_at = body.low_at.map(|units| units.0).or(webhook.low_at);
-        if let Some(new) = new.clone() {
-            let old = std::mem::replace(&mut webhook.secret, new);
-            // If the answer to the last rotation was lost, the receiver knows only the secret before it.
-            webhook.old_secret.get_or_insert(old);
-        }
+        webhook.secret = new.clone().unwrap_or(webhook.secret);
         if let Some(enabled) = body.enabled {
             let since = webhook.disabled_at.unwrap_or_else(now_millis);
             webhook.disabled_at = (!enabled).then_some(since);
         }
-        (webhook.failing_since, webhook.problem) = (None, None);
-        if api.store.change_webhook(&webhook, OVERLAP).await? {
+        webhook.failing_since = None;
+        if webhook.disabled_at.is_none() || body.enabled.is_some() {
+            webhook.problem = None;
+        }
+        if api.store.change_webhook(&webhook, OVERLAP, REPEAT).await? {
             return Ok(Json(WebhookState::new(webhook, rotates)));
         }
     }

@@ -183,6 +183,15 @@ async fn messages_are_signed_with_both_secrets_for_a_while() {
     assert_eq!(got.headers["webhook-signature"], signed(&second, &got));
     sends(&|got| signed(&second, got)).await;
     assert!(app.get(&path).await.ok()["secret"].is_null());
+
+    // A rotation that is no repeat of the last one keeps the secret that the receiver has.
+    let third = rotated().await;
+    let passed = raw.run("UPDATE webhook SET old_until = old_until - 7200000");
+    passed.await.expect("two hours pass");
+    let fourth = rotated().await;
+    let got = test().await;
+    let both = format!("{} {}", signed(&fourth, &got), signed(&third, &got));
+    assert_eq!(got.headers["webhook-signature"], both);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -219,6 +228,8 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
         (404, "unknown-webhook")
     );
 
+    let gone = Receiver::start(&[Does::Answers(410)]).await;
+    let failed = create(&app, json!({"url": gone.url})).await;
     let second = create(&app, json!({"url": receiver.url})).await;
     patch(&app, &second.id, json!({"enabled": false}))
         .await
@@ -237,7 +248,11 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
         .expect("the events expire");
     let refused = patch(&app, &second.id, json!({"enabled": true})).await;
     assert_eq!(refused.status_and_code(), (409, "cursor-expired"));
-    assert_eq!(disabled().await, 0, "a request has disabled it");
+    eventually("the other one has failed", LONG, is_seen).await;
+    let path = format!("/webhooks/{}", failed.id);
+    let deleted = send(app.request(0, Method::DELETE, &path)).await;
+    assert_eq!(deleted.status, 204);
+    eventually("one that a request disabled does not count", LONG, is_over).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

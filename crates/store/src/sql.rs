@@ -10,7 +10,6 @@
 //! caller's ([`stocklock_core::deduct`]).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -148,7 +147,7 @@ pub(crate) struct SqlStore<D: Dialect> {
     /// For the background task that publishes events.
     changed: Changed,
     /// The synchronous standby, if there is one, has the feed up to this row.
-    feed_at_standby: AtomicI64,
+    feed_at_standby: tokio::sync::Mutex<i64>,
     health: Arc<ServerHealth>,
 }
 
@@ -206,7 +205,7 @@ fn store<D: Dialect>(
         probe: Pool::new(reader, 1, &health),
         rounds: Mutex::default(),
         changed: Changed::default(),
-        feed_at_standby: AtomicI64::default(),
+        feed_at_standby: tokio::sync::Mutex::default(),
         health,
     })
 }

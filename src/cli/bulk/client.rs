@@ -10,6 +10,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper::{Method, Request};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -17,6 +18,10 @@ use url::Url;
 
 use crate::cli::Failure;
 use crate::client::{Answer, TLS, exchange};
+
+/// After so long without a byte, the kernel asks whether the other machine is still there; an import may be silent
+/// for long.
+const ALIVE: Duration = Duration::from_secs(15);
 
 /// How long the service may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -117,6 +122,8 @@ impl Server {
         let host = host.trim_matches(['[', ']']);
         let port = self.url.port_or_known_default().unwrap_or(80);
         let stream = TcpStream::connect((host, port)).await?;
+        let alive = TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE);
+        SockRef::from(&stream).set_tcp_keepalive(&alive)?;
         if self.url.scheme() == "http" {
             return Ok(Box::new(stream));
         }

@@ -25,7 +25,7 @@ async fn change_does_not_enable_a_webhook_that_has_failed(
     app.set_level("tea", 9).await;
     let is_sent = async || receiver.accepted().len() == 1;
     eventually("the first event arrives", LONG, is_sent).await;
-    let hold = proxy.hold_request(b"UPDATE webhook SET old_until");
+    let hold = proxy.hold_request(b"UPDATE webhook SET old_secret");
     let change = patch(&app, &created.id, json!({"low_at": 1}));
     let fail = async {
         hold.held().await;
@@ -39,6 +39,10 @@ async fn change_does_not_enable_a_webhook_that_has_failed(
     let changed = changed.ok();
     assert_eq!(changed["low_at"], 1);
     assert!(!changed["disabled_at"].is_null(), "{changed}");
+    // So an alert goes on.
+    assert_eq!(changed["problem"], "status 410 Gone");
+    let path = format!("/webhooks/{}", created.id);
+    assert_eq!(app.get(&path).await.ok()["problem"], "status 410 Gone");
 }
 
 /// Method: the database cannot read what a request has written.

@@ -126,10 +126,11 @@ impl Counters {
                 CounterAnswer::Missing => {
                     loads += 1;
                     metrics.counter_asked("loaded");
-                    match &*self.load(deduction, levels).await {
+                    let load = self.load(deduction, levels).await;
+                    match &*load {
                         Loaded::Done => {}
-                        // Another deduction may have begun the first load before this one came.
-                        Loaded::UnknownSku if loads == 1 => {}
+                        // It may have read before this deduction came.
+                        Loaded::UnknownSku if load.is_joined && loads == 1 => {}
                         Loaded::UnknownSku => return Ok(Asked::Refused(StockError::UnknownSku)),
                         Loaded::NoCounter(error) => return Err(unavailable(FAILS, error.clone())),
                         Loaded::NotRead(error) => return Err(lock(error).share().into()),
@@ -167,13 +168,17 @@ impl Counters {
     async fn load(&self, deduction: &Deduction, levels: &dyn DeductionStore) -> LoadGuard<'_> {
         let level = (deduction.sku.clone(), deduction.warehouse.clone());
         let load = Arc::clone(lock(&self.loads).entry(level.clone()).or_default());
-        let guard = LoadGuard {
+        let mut guard = LoadGuard {
             loads: &self.loads,
             level,
             load,
+            is_joined: true,
         };
         let (sku, warehouse) = &guard.level;
-        let loading = self.load_once(sku, warehouse, levels);
+        let loading = async {
+            guard.is_joined = false;
+            self.load_once(sku, warehouse, levels).await
+        };
         guard.load.get_or_init(|| loading).await;
         guard
     }
@@ -204,6 +209,8 @@ struct LoadGuard<'a> {
     loads: &'a Mutex<HashMap<(Sku, Warehouse), Load>>,
     level: (Sku, Warehouse),
     load: Load,
+    /// Whether another deduction began it.
+    is_joined: bool,
 }
 
 impl std::ops::Deref for LoadGuard<'_> {

@@ -67,9 +67,8 @@ pub(super) struct Sending {
 impl Sending {
     /// Call this with each answer of the batch, in order.
     pub(super) fn saw(&mut self, answer: &BatchAnswer) {
-        use AttemptOutcome::{Changed, Deducted, Insufficient, Unrecorded};
+        use AttemptOutcome::{Deducted, Insufficient, Unrecorded};
         match answer {
-            Ok(Changed(changed)) => self.available = Some(changed.level.available()),
             Ok(Insufficient { available } | Unrecorded { available }) => {
                 self.available = Some(*available);
             }

@@ -1,8 +1,8 @@
 //! Ends holds whose time is over, when their units are needed and in the background.
 //!
-//! Guarantees: an operation is refused because of missing units only after a look-up that found no due hold of
-//! the level and too few units. It began after the attempt, or at most 100 ms before its end. That depends on no
-//! background task.
+//! Guarantees: an attempt that finds too few units is refused only after a look-up that found no due hold of the
+//! level and too few units, and that began less than 100 ms before. A refusal from memory needs a look-up that began
+//! less than 500 ms before. That depends on no background task.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -24,7 +24,7 @@ mod batches;
 mod counters;
 mod holds;
 mod level_changes;
-mod reclaims;
+mod refusals;
 pub(crate) mod requests;
 mod scenario;
 mod scheduled;

@@ -5,7 +5,9 @@
 //! also if waits for the standby are cancelled, sessions are ended, or the primary restarts.
 //! The same holds for events that are handed out.
 
-use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::SqlStore;
 use super::dialect::Dialect;
@@ -13,6 +15,9 @@ use super::errors::unavailable;
 use crate::{Result, StoreError};
 use stocklock_core::ports::{AttemptOutcome, BatchAnswer, BatchAttempt};
 use stocklock_core::stock::Movement;
+
+/// How long a reader of events waits for its turn to wait for the standby.
+const TURN: Duration = Duration::from_secs(5);
 
 impl<D: Dialect> SqlStore<D> {
     /// The movements that were found, when the standby has them.
@@ -43,9 +48,17 @@ impl<D: Dialect> SqlStore<D> {
     /// Returns when the synchronous standby has the feed up to a row that is visible. A failover would give the number
     /// of a row that only the primary has to another event.
     pub(super) async fn feed_at_standby(&self, seq: i64) -> Result<()> {
-        if seq > self.feed_at_standby.load(Ordering::Relaxed) {
-            self.wait_for_standby().await.map_err(unavailable)?;
-            self.feed_at_standby.fetch_max(seq, Ordering::Relaxed);
+        // One wait for all that read the same rows.
+        let turn = timeout(TURN, self.feed_at_standby.lock()).await;
+        let busy = |_elapsed| unavailable("other requests wait for the standby");
+        let mut confirmed = turn.map_err(busy)?;
+        if seq > *confirmed {
+            let waited = self.wait_for_standby().await;
+            waited.map_err(|error| match error {
+                StoreError::OutcomeUnknown(source, _) => unavailable(source),
+                other => other,
+            })?;
+            *confirmed = seq;
         }
         Ok(())
     }

@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::before_commit;
 use super::rows::rows;
 use super::statement::{Statement, Value, values};
 use crate::Result;
@@ -111,9 +110,15 @@ pub trait Webhooks: Send + Sync {
     /// Stores a new one. Its revision is 1.
     async fn add_webhook(&self, webhook: &Webhook) -> Result<()>;
 
-    /// Stores what a request has changed: address, secrets, filters, and whether it is disabled. A secret is used for
-    /// `overlap` after it has become the old one. Returns whether the revision was still that of `webhook`.
-    async fn change_webhook(&self, webhook: &Webhook, overlap: Duration) -> Result<bool>;
+    /// Stores what a request has changed: address, secret, filters, whether it is disabled, and the problem. The secret
+    /// that a new one replaces is used for `overlap`; but if the last one was replaced less than `repeat` ago, that
+    /// one stays in use instead. Returns whether the revision was still that of `webhook`.
+    async fn change_webhook(
+        &self,
+        webhook: &Webhook,
+        overlap: Duration,
+        repeat: Duration,
+    ) -> Result<bool>;
 
     /// Moves it to a position and the end of a batch. Returns whether it was where `webhook` is.
     async fn move_webhook(
@@ -161,18 +166,24 @@ impl<D: Dialect> Webhooks for SqlStore<D> {
         inserted.await.map(drop)
     }
 
-    async fn change_webhook(&self, webhook: &Webhook, overlap: Duration) -> Result<bool> {
+    async fn change_webhook(
+        &self,
+        webhook: &Webhook,
+        overlap: Duration,
+        repeat: Duration,
+    ) -> Result<bool> {
         let id = webhook.id.to_string();
         let columns = values![
             &*id,
             webhook.revision,
             &*webhook.url,
             &*webhook.secret,
-            webhook.old_secret.as_deref(),
             millis(overlap),
+            millis(overlap.saturating_sub(repeat)),
             &*webhook.types,
             webhook.low_at,
             webhook.disabled_at,
+            webhook.problem.as_deref(),
         ];
         let changed = self.change_rows(&D::texts().change_webhook, &columns);
         Ok(changed.await? > 0)
@@ -242,8 +253,7 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<u64> {
         self.write(async {
             let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
-            let changed = tx.execute(statement, values).await;
-            let changed = changed.map_err(before_commit)?;
+            let changed = tx.change(statement, values).await?;
             tx.commit().await?;
             Ok(changed)
         })

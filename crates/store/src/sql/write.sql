@@ -91,11 +91,15 @@ DELETE FROM feed WHERE seq <= $1
 INSERT INTO webhook (id, url, secret, types, low_at, revision, position, created_at)
     VALUES ($1, $2, $3, $4, $5, 1, $6, $7)
 
--- change_webhook (id, revision, url, secret, old secret, time, types, limit, time): unless another request was faster;
--- the first time says how long a secret is used after it has become the old one
-UPDATE webhook SET old_until = CASE WHEN old_secret = $5 THEN old_until ELSE cast({now} AS {integer}) + $6 END,
-        url = $3, secret = $4, old_secret = $5, types = $7, low_at = $8, disabled_at = $9,
-        failing_since = NULL, problem = NULL, revision = revision + 1
+-- keeps_old, a part: MySQL assigns in this order, so it reads only what is assigned later
+secret = $4 OR old_until > {now} + $6
+
+-- change_webhook (id, revision, url, secret, time, time, types, limit, time, problem): unless another request was
+-- faster. The secret before this one is used for the first time, unless the one before that will be for the second.
+UPDATE webhook SET old_secret = CASE WHEN {keeps_old} THEN old_secret ELSE secret END,
+        old_until = CASE WHEN {keeps_old} THEN old_until ELSE cast({now} AS {integer}) + $5 END,
+        url = $3, secret = $4, types = $7, low_at = $8, disabled_at = $9, problem = $10,
+        failing_since = NULL, revision = revision + 1
     WHERE id = $1 AND revision = $2
 
 -- move_webhook (id, revision, cursor, cursor, cursor, cursor or empty): to a position and the end of a batch, unless

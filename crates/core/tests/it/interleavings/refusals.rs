@@ -1,16 +1,16 @@
-//! Refusals of a level whose units come back through holds that are over: none is older than it may be.
+//! Refusals of levels that have units: none is older than it may be.
 
 use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stocklock_core::deduct::{Deductor, Scheduler, WritePool};
+use stocklock_core::deduct::{Counters, Deductor, Scheduler, WritePool};
 use stocklock_core::level_service::LevelService;
-use stocklock_core::model::{Decisions, MemoryStore};
+use stocklock_core::model::{Decisions, MemoryStore, ModelCounter, yield_once};
 use stocklock_core::ports::{AttemptOutcome, CachedLevels, NoMetrics, OperationStore as _};
 use stocklock_core::spawn::TokioSpawn;
-use stocklock_core::stock::{How, Operation, OperationId, Shard, Sku, Warehouse};
+use stocklock_core::stock::{Deducted, How, Operation, Shard, Sku, StockError, Warehouse};
 use stocklock_core::strategy::{Available, DeductionContext, Locks, Safeguards, Strategy};
 use tokio::time::{Instant, advance};
 
@@ -27,22 +27,28 @@ impl CachedLevels for NoCache {
     fn forget(&self, _sku: &Sku) {}
 }
 
-/// One replica, on a store whose only unit is held, and the hold is due.
+/// One replica, on a store whose only unit is held, with a hold that is due.
 struct Replica {
     store: MemoryStore,
     scheduler: Arc<Scheduler>,
     levels: LevelService,
-    held: OperationId,
+    hold: Operation,
 }
 
 impl Replica {
     async fn new() -> Self {
-        let store = MemoryStore::new(&Decisions::default());
+        let replica = Self::empty();
+        let store = &replica.store;
         store.stock(&sku(SKU), 1);
-        let held = operation("hold", [hold(1, Some(1))]);
-        store.write(&held).await.expect("it is held");
+        store.write(&replica.hold).await.expect("it is held");
         store.pass_time().await;
         store.pass_time().await;
+        replica
+    }
+
+    /// Without a level.
+    fn empty() -> Self {
+        let store = MemoryStore::new(&Decisions::default());
         let (shared, policy) = (Arc::new(store.clone()), policy(6, false));
         let (spawn, metrics) = (Arc::new(TokioSpawn), Arc::new(NoMetrics));
         let scheduler = Scheduler::new(shared.clone(), &policy, spawn, metrics.clone());
@@ -59,8 +65,33 @@ impl Replica {
             store,
             scheduler,
             levels,
-            held: held.id,
+            hold: operation("hold", [hold(1, Some(1))]),
         }
+    }
+
+    fn deductor(&self) -> Arc<Deductor> {
+        let counter = ModelCounter::new(&Decisions::default(), 0, 0, 0);
+        let context = DeductionContext {
+            store: Arc::new(self.store.clone()),
+            scheduler: Arc::clone(&self.scheduler),
+            mutexes: Arc::default(),
+            counters: Some(Arc::new(Counters::new(Arc::new(counter)))),
+            locks: Locks::default(),
+            available: Available::new([]),
+            policy: policy(6, false),
+            metrics: Arc::new(NoMetrics),
+        };
+        let writes = WritePool::new(8, Shard::WHOLE);
+        Arc::new(Deductor::new(context, writes, self.levels.clone()))
+    }
+
+    async fn buy(
+        &self,
+        deductor: &Arc<Deductor>,
+        strategy: Strategy,
+    ) -> Result<Deducted, StockError> {
+        let sale = deduction(&sku(SKU), None, strategy);
+        deductor.deduct(strategy, sale, Safeguards::default()).await
     }
 
     /// Makes one attempt, which finds no unit. Returns when it began.
@@ -78,7 +109,7 @@ impl Replica {
 
     /// Another replica ends the hold.
     async fn end_hold(&self, how: How) {
-        let ended = operation("end", [end(self.held, how, None)]);
+        let ended = operation("end", [end(self.hold.id, how, None)]);
         self.store.write(&ended).await.expect("it has ended");
         advance(MS).await;
     }
@@ -128,19 +159,35 @@ async fn unit_of_a_due_hold_that_is_released_is_sold() {
 async fn unit_of_a_due_hold_is_sold_after_a_batch_was_refused() {
     let replica = Replica::new().await;
     replica.is_short().await;
-    let context = DeductionContext {
-        store: Arc::new(replica.store.clone()),
-        scheduler: Arc::clone(&replica.scheduler),
-        mutexes: Arc::default(),
-        counters: None,
-        locks: Locks::default(),
-        available: Available::new([]),
-        policy: policy(6, false),
-        metrics: Arc::new(NoMetrics),
-    };
-    let writes = WritePool::new(8, Shard::WHOLE);
-    let deductor = Arc::new(Deductor::new(context, writes, replica.levels.clone()));
-    let sale = deduction(&sku(SKU), None, Strategy::GroupCommit);
-    let sold = deductor.deduct(Strategy::GroupCommit, sale, Safeguards::default());
-    assert_eq!(sold.await.expect("it is sold").remaining, 0);
+    let sold = replica
+        .buy(&replica.deductor(), Strategy::GroupCommit)
+        .await;
+    assert_eq!(sold.expect("it is sold").remaining, 0);
+}
+
+/// A deduction joins the load of a counter that another one has begun. The level is created just before it comes.
+#[tokio::test(start_paused = true)]
+async fn sku_that_is_created_during_a_load_is_sold() {
+    let mut joined = 0;
+    for steps in 0.. {
+        let replica = Replica::empty();
+        let deductor = replica.deductor();
+        let mut first = pin!(replica.buy(&deductor, Strategy::RedisLua));
+        for _ in 0..steps {
+            tokio::select! {
+                biased;
+                refused = &mut first => {
+                    assert!(matches!(refused, Err(StockError::UnknownSku)));
+                    assert!(joined > 0);
+                    return;
+                }
+                () = yield_once() => {}
+            }
+        }
+        replica.store.stock(&sku(SKU), 2);
+        let (first, second) = tokio::join!(first, replica.buy(&deductor, Strategy::RedisLua));
+        assert!(second.is_ok(), "after {steps} steps: {second:?}");
+        // It has read before the level was created, and was not answered yet.
+        joined += u32::from(first.is_err());
+    }
 }
