@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::recorded::Identities;
 use super::rules::{self, Level, State, Step};
 use super::{Decision, LAST_MOMENT, Plan, PlannedLevel, PlannedMovement, Recorded, Snapshot};
-use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
-use crate::stock::{Change, How, Line, NEVER, Operation, Sku, StockLevel, Warehouse};
+use crate::ports::{AttemptOutcome, ChangedLevel};
+use crate::stock::{Change, How, Line, NEVER, Operation, Refusal, Sku, StockLevel, Warehouse};
 
 /// A plan that is being made.
 pub(super) struct Planning<'a, 's> {

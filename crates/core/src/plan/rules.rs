@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use super::{HoldLine, Returned, Snapshot};
-use crate::ports::{AttemptOutcome, Refusal};
+use crate::ports::AttemptOutcome;
 use crate::stock::{
     self, Change, Ending, Holding, How, Line, MAX_UNITS, MovementKind, OperationId, Quantity,
-    Return, Sku, StockLevel, Warehouse,
+    Refusal, Return, Sku, StockLevel, Warehouse,
 };
 
 mod setting;
@@ -210,7 +210,9 @@ fn take_back(
     let left = one.sold - returned.get(&sale).copied().unwrap_or(0);
     let quantity = one.quantity.map_or(left, Quantity::units);
     if quantity > left || left <= 0 {
-        return Err(AttemptOutcome::Refused(Refusal::ExceedsSale { left }));
+        let requested = one.quantity.map_or(1, Quantity::units);
+        let refusal = Refusal::ExceedsSale { requested, left };
+        return Err(AttemptOutcome::Refused(refusal));
     }
     let restocked = if one.restock { quantity } else { 0 };
     let after = moved(level, restocked);
@@ -249,8 +251,12 @@ fn end_hold(
     let level = level.ok_or(AttemptOutcome::UnknownSku)?;
     let line = (end.hold, end.line);
     let ended = |state| {
-        let line = end.line;
-        Err(AttemptOutcome::Refused(Refusal::HoldEnded { line, state }))
+        let (line, by) = (end.line, None);
+        Err(AttemptOutcome::Refused(Refusal::HoldEnded {
+            line,
+            state,
+            by,
+        }))
     };
     let open = state.holds.get(&line);
     let held = match (open, state.ends.get(&line)) {
@@ -262,9 +268,11 @@ fn end_hold(
     };
     let is_due = open.is_none_or(|(_, expires_at)| *expires_at <= state.now);
     let (kind, sold) = match end.how {
-        How::Confirm { late: false, .. } if is_due => {
-            let available = level.available();
-            return Err(AttemptOutcome::Refused(Refusal::HoldExpired { available }));
+        How::Confirm { units, late: false } if is_due => {
+            return Err(AttemptOutcome::Refused(Refusal::HoldExpired {
+                requested: units,
+                available: level.available(),
+            }));
         }
         How::Confirm { units, .. } => (MovementKind::Deducted, units),
         How::Release => (MovementKind::Released, 0),

@@ -3,9 +3,10 @@
 use std::slice;
 
 use super::{Level, Step, fits, moved};
-use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
+use crate::ports::{AttemptOutcome, ChangedLevel};
 use crate::stock::{
-    Count, CountedFrom, MovementKind, Precondition, Revision, Scope, Setting, Sku, StockLevel,
+    Count, CountedFrom, MovementKind, Precondition, Refusal, Revision, Scope, Setting, Sku,
+    StockLevel,
 };
 
 pub(super) fn set(
