@@ -133,7 +133,8 @@ fn name_of(setting: &Arg) -> Option<String> {
     Some(format!("{variable} (--{})", setting.get_long()?))
 }
 
-/// `VARIABLE (--flag): value: reason`, if the error is in the value of a setting.
+/// `VARIABLE (--flag): value: reason`, if the error is in the value of a setting; without a value that may have a
+/// password.
 fn setting_problem(error: &clap::Error) -> Option<String> {
     let ContextValue::String(flag) = error.get(ContextKind::InvalidArg)? else {
         return None;
@@ -144,7 +145,6 @@ fn setting_problem(error: &clap::Error) -> Option<String> {
         .get_subcommands()
         .flat_map(clap::Command::get_arguments)
         .find(|argument| argument.get_long() == Some(long))?;
-    let name = name_of(argument)?;
     let value = match error.get(ContextKind::InvalidValue) {
         Some(ContextValue::String(value)) => format!("`{}`: ", value.escape_debug()),
         _ => String::new(),
@@ -153,7 +153,11 @@ fn setting_problem(error: &clap::Error) -> Option<String> {
         || "not one of the values in --help".to_owned(),
         ToString::to_string,
     );
-    Some(format!("{name}: {value}{reason}"))
+    if value.contains('@') {
+        let name = name_of(argument).unwrap_or_else(|| format!("--{long}"));
+        return Some(format!("{name}: {reason}"));
+    }
+    Some(format!("{}: {value}{reason}", name_of(argument)?))
 }
 
 /// Why a command failed.

@@ -1,5 +1,6 @@
 //! Those who wait for events of the feed, and what an event looks like.
 
+use std::mem;
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -54,13 +55,10 @@ impl Followers {
         self.last.receiver_count() > 0
     }
 
-    /// The feed has reached this number.
-    pub(crate) fn advance(&self, to: i64) {
-        self.last.send_if_modified(|last| {
-            let is_new = to > *last;
-            *last = to.max(*last);
-            is_new
-        });
+    /// The feed ends with this number. After a failover or a restore, that may be less than before.
+    pub(crate) fn set_last(&self, seq: i64) {
+        self.last
+            .send_if_modified(|last| mem::replace(last, seq) != seq);
     }
 }
 
@@ -72,5 +70,23 @@ impl Follower {
     pub(crate) async fn wait_beyond(&mut self, seq: i64) {
         // The sender lives as long as the replica.
         let _ = self.last.wait_for(|last| *last > seq).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn follower_waits_after_the_feed_has_gone_back() {
+        let followers = Followers::new(1);
+        let mut follower = followers.watch();
+        let mut is_beyond = |last| {
+            followers.set_last(last);
+            follower.wait_beyond(90).now_or_never().is_some()
+        };
+        assert_eq!([100, 90, 91].map(&mut is_beyond), [true, false, true]);
     }
 }

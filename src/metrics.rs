@@ -9,6 +9,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use uuid::Uuid;
@@ -58,6 +59,8 @@ pub struct Metrics {
     writes_refused: Counters<Labels<2>>,
     /// Messages to webhooks that have not arrived.
     pub(crate) webhook_failures: Counter,
+    /// Webhooks that the service has disabled, if this replica sends.
+    pub(crate) webhooks_disabled: Gauge,
     /// The webhooks that this replica sends to, and that have not got all events.
     pub(crate) webhook_lag: Lag<Uuid>,
     /// The publisher of events.
@@ -82,6 +85,13 @@ impl Default for Metrics {
             "webhook_failures",
             "Messages to webhooks that have not arrived; they are sent again",
             webhook_failures.clone(),
+        );
+        let webhooks_disabled = Gauge::default();
+        registry.register(
+            "webhooks_disabled",
+            "Webhooks that the service has disabled; their `problem` says why. 0 in replicas that do not send to \
+             webhooks now",
+            webhooks_disabled.clone(),
         );
         let webhook_lag = Lag::register(
             &mut registry,
@@ -128,6 +138,7 @@ impl Default for Metrics {
         }
         Self {
             webhook_failures,
+            webhooks_disabled,
             webhook_lag,
             feed_lag,
             responses,

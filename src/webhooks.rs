@@ -60,10 +60,16 @@ impl Message {
     }
 }
 
-/// The time of a message, which its receiver compares with its own clock.
+/// The time of a message, which its receiver compares with its own clock, or of a change.
 #[expect(clippy::disallowed_methods, reason = "no decision depends on it")]
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
+}
+
+/// The same in milliseconds since 1970.
+pub(crate) fn now_millis() -> i64 {
+    let since = now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis().try_into().unwrap_or(i64::MAX)
 }
 
 /// The signature of a text.

@@ -37,7 +37,7 @@ holds | open-holds | TEST_OPEN_HOLDS=1000000 | --test-threads=1 open_holds
 hold-kills | hold-kills | TEST_KILLS=100 | kills::holds
 faults | kills | TEST_KILLS=20 | kills:: --skip kills::holds
 faults | standby | TEST_CANCELS=25 | standby_away::
-faults | faults | | faults::full:: holder_stopped::full:: holder_killed::full:: unknown_commit::full::
+faults | faults | | faults::full:: holder_stopped::full:: unknown_commit::full::
 events | events | TEST_EVENTS=1000000 TEST_EVENT_KILLS=20 TEST_LATE_SECONDS=10 | --test-threads=1 events:: webhooks::
 faults | databases | | oversell::full:: distant_race::full:: deduct_batch::full:: sold_out::full:: servers::full::
 counters | counters | TEST_COUNTER_ROUNDS=20 | --test-threads=1 counters::
@@ -53,7 +53,7 @@ ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:
 locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
 locks | leftovers | TEST_NAMES=full | leftovers::
 locks | package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
-locks | locks | | contract::full:: redlock::full:: sql::full::
+locks | locks | | contract::full::
 explorer | interleavings | EXPLORE=full CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true | interleavings:: --skip walks::
 walks | walks | EXPLORE_SECONDS=1000 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true | walks::
 mutations | mutations | | --some 20

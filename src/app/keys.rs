@@ -81,6 +81,6 @@ async fn reload(api: Arc<Api>, stop: CancellationToken) {
 
 async fn load(store: &dyn Store, ring: &KeyRing) -> Result<(), StoreError> {
     let at = Instant::now();
-    ring.replace(store.api_keys().await?, at);
+    ring.replace(store.valid_api_keys().await?, at);
     Ok(())
 }

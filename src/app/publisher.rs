@@ -78,26 +78,25 @@ impl Publisher<'_> {
         while !self.has_filled {
             self.has_filled = store.fill_published().await?;
         }
-        let mut has_published = false;
-        while let Some(last) = store.publish().await? {
-            has_published = true;
-            self.followers.advance(last);
-            self.trim().await?;
-        }
-        if !has_published && self.followers.is_awaited() {
+        let published = store.publish().await?;
+        if let Some(last) = published {
+            self.followers.set_last(last);
+        } else if self.followers.is_awaited() {
             // Another replica may have published.
             let last = store.last_published().await?;
-            self.followers.advance(last.map_or(0, |last| last.seq));
+            self.followers.set_last(last.map_or(0, |last| last.seq));
         }
         self.trim().await
     }
 
-    /// Deletes old events from time to time.
+    /// Deletes old events from time to time, some in each round, so that new events do not wait for many old ones.
     async fn trim(&mut self) -> Result<(), StoreError> {
         if Instant::now() >= self.trim_at {
             self.trim_at = Instant::now() + TRIM_PAUSE;
             let retention = self.api.config.events.events_retention_days;
-            self.api.store.trim_feed(retention).await?;
+            if self.api.store.trim_feed(retention).await? {
+                self.trim_at = Instant::now();
+            }
         }
         Ok(())
     }

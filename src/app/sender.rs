@@ -45,6 +45,7 @@ async fn campaign(api: Arc<Api>, stop: CancellationToken) {
     let leader = api.locks.leaders.lock("webhooks");
     let mut failed = false;
     loop {
+        api.metrics.webhooks_disabled.set(0);
         tokio::select! {
             led = leader.clone().lead(async |_| lead(&api).await) => match led {
                 // It is not the leader any more.
@@ -64,13 +65,20 @@ async fn campaign(api: Arc<Api>, stop: CancellationToken) {
     }
 }
 
-/// Runs a task for each webhook. It ends when a request changes the webhook, and is started again.
+/// Runs a task for each webhook. It ends when the webhook has changed or its old secret is not used any more, and is
+/// started again.
 async fn lead(api: &Arc<Api>) {
-    let mut tasks: HashMap<(Uuid, i64), AbortOnDropHandle<()>> = HashMap::new();
+    let mut tasks: HashMap<(Uuid, i64, bool), AbortOnDropHandle<()>> = HashMap::new();
     loop {
         match api.store.webhooks().await {
             Ok(webhooks) => {
-                let key = |webhook: &Webhook| (webhook.id, webhook.revision);
+                // A request that disables a webhook clears its problem.
+                let has_failed =
+                    |one: &&Webhook| one.disabled_at.is_some() && one.problem.is_some();
+                let failed = webhooks.iter().filter(has_failed).count();
+                let failed = failed.try_into().unwrap_or(i64::MAX);
+                api.metrics.webhooks_disabled.set(failed);
+                let key = |one: &Webhook| (one.id, one.revision, one.old_secret.is_some());
                 let enabled = webhooks.into_iter().filter(|one| one.disabled_at.is_none());
                 let mut enabled: HashMap<_, _> = enabled.map(|one| (key(&one), one)).collect();
                 tasks.retain(|key, task| enabled.remove(key).is_some() && !task.is_finished());

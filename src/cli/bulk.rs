@@ -25,8 +25,12 @@ use file::{ImportFile, Unreadable, cannot_read};
 /// How often a request is sent that makes no progress.
 const ATTEMPTS: u32 = 5;
 
-/// For how long a request may make no progress.
-const SILENCE: Duration = Duration::from_mins(1);
+/// For how long an export may bring no level.
+const EXPORT_SILENCE: Duration = Duration::from_mins(1);
+
+/// For how long an import may take no byte: what the service makes now may have been sent long ago, because
+/// connections have large buffers. nginx waits as long.
+const IMPORT_SILENCE: Duration = Duration::from_hours(1);
 
 /// Import a file of rows: units to add, counts, new levels
 #[derive(Debug, Args)]
@@ -72,17 +76,24 @@ struct Line {
     retry_after: u64,
 }
 
+impl Line {
+    /// Whether the file should be sent again.
+    fn is_temporary(&self) -> bool {
+        is_temporary(self.status) || self.retry_after > 0
+    }
+}
+
 /// Sends the file until every row has a definite answer.
 pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
     let file = ImportFile::at(args.file)?;
     let key = args.key.unwrap_or_else(|| file.default_key());
     let path = format!("/import?dry_run={}", args.dry_run);
-    let (mut furthest, mut attempt) = (0, 0);
+    let (mut most_rows, mut most_bytes, mut attempt) = (0, 0, 0);
     loop {
         let bar = bar(Some(file.size), "{bytes}/{total_bytes} [{bar:40}] {eta}");
         let unreadable = Unreadable::default();
         let body = file.body(bar.clone(), &unreadable)?;
-        let lines = watched(&bar, async {
+        let lines = watched(&bar, IMPORT_SILENCE, async {
             let answer = args
                 .server
                 .send(Method::POST, &path, Some(&key), body)
@@ -90,18 +101,20 @@ pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
             received(answer).await
         });
         let lines = lines.await;
+        // An answer counts rows, because the service may have read more of the file than it made.
         let end = lines.as_ref().ok().and_then(|lines| lines.last());
-        let reached = bar.position() + end.map_or(0, |end| end.rows);
+        let (reached, furthest) = match end {
+            Some(end) => (end.rows, &mut most_rows),
+            None => (bar.position(), &mut most_bytes),
+        };
+        attempt = if reached > *furthest { 1 } else { attempt + 1 };
+        *furthest = reached.max(*furthest);
         bar.finish_and_clear();
         if let Some(error) = unreadable.get() {
             return Err(cannot_read(&file.path, error));
         }
-        attempt = if reached > furthest { 1 } else { attempt + 1 };
-        furthest = furthest.max(reached);
         let (problem, retry_after) = match lines {
-            Ok(lines)
-                if attempt == ATTEMPTS || !lines.iter().any(|line| is_temporary(line.status)) =>
-            {
+            Ok(lines) if attempt == ATTEMPTS || !lines.iter().any(Line::is_temporary) => {
                 return report(&lines);
             }
             Err(problem) if attempt == ATTEMPTS || !problem.is_temporary => {
@@ -161,7 +174,8 @@ pub(super) async fn export(args: ExportArgs) -> Result<(), Failure> {
     let (mut after, mut attempt) = (String::new(), 1);
     loop {
         let before = bar.position();
-        let printed = watched(&bar, print_levels(&args.server, &mut after, &bar)).await;
+        let printing = print_levels(&args.server, &mut after, &bar);
+        let printed = watched(&bar, EXPORT_SILENCE, printing).await;
         match printed {
             Ok(()) => {
                 bar.finish_and_clear();
@@ -228,18 +242,37 @@ fn bar(length: Option<u64>, template: &str) -> ProgressBar {
         .with_style(style)
 }
 
-/// Waits for `work` as long as the bar moves at least once a minute.
+/// Waits for `work` as long as the bar moves at least once in this time.
 async fn watched<T, E: From<Problem>>(
     bar: &ProgressBar,
+    silence: Duration,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     let mut work = pin!(work);
     loop {
         let before = bar.position();
-        match timeout(SILENCE, &mut work).await {
+        match timeout(silence, &mut work).await {
             Ok(done) => return done,
             Err(elapsed) if bar.position() == before => return Err(Problem::cut(elapsed).into()),
             Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file was sent, and the service makes its rows.
+    #[tokio::test(start_paused = true)]
+    async fn import_waits_for_rows_that_are_being_made() {
+        let bar = ProgressBar::hidden();
+        for (silence, is_made) in [(IMPORT_SILENCE, true), (EXPORT_SILENCE, false)] {
+            let making = async {
+                sleep(Duration::from_mins(50)).await;
+                Ok::<_, Problem>(())
+            };
+            assert_eq!(watched(&bar, silence, making).await.is_ok(), is_made);
         }
     }
 }

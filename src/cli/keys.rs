@@ -15,7 +15,7 @@ use stocklock_core::ports::StoreError;
 use stocklock_core::stock::Caller;
 use stocklock_store::Store;
 
-/// The maximum number of keys, because each replica has all of them in memory.
+/// The maximum number of valid keys, because each replica has all of them in memory.
 const MAX_KEYS: usize = 10_000;
 
 const MS_PER_DAY: i64 = 24 * 60 * 60 * 1_000;
@@ -112,9 +112,9 @@ fn failed(error: StoreError) -> Failure {
 }
 
 async fn create(store: &Arc<dyn Store>, new: NewKey) -> Result<(), Failure> {
-    let list = store.api_keys().await.map_err(failed)?;
+    let list = store.valid_api_keys().await.map_err(failed)?;
     if list.keys.len() >= MAX_KEYS {
-        let problem = format!("there are {MAX_KEYS} keys; delete some that are revoked");
+        let problem = format!("there are {MAX_KEYS} valid keys; revoke some");
         return Err(Failure::Other(problem));
     }
     let random = || getrandom::u64().map_err(|error| Failure::Other(error.to_string()));

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::{TryStreamExt as _, stream};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::keys::check_again;
 use super::levels::known_sku;
 use super::{Api, ApiError, NDJSON, NoFields, StrictQuery, openapi};
+use stocklock_core::access::Scope;
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::{Audit, Sku, StockError};
 use stocklock_store::AllAudits;
@@ -107,8 +109,8 @@ pub(super) async fn audit(
 /// Compare all levels with the ledger
 ///
 /// One line of JSON for each SKU, in the order of their names. Each line is of one snapshot. The line of
-/// a SKU that cannot be audited says why. If the database fails while the answer is sent, the connection
-/// is closed before its end.
+/// a SKU that cannot be audited says why. If the database fails while the answer is sent, or the key is
+/// revoked, the connection is closed before its end.
 #[utoipa::path(
     get, path = "/audit", tag = "stock",
     responses(
@@ -119,22 +121,29 @@ pub(super) async fn audit(
 )]
 pub(super) async fn audit_all(
     State(api): State<Arc<Api>>,
+    headers: HeaderMap,
     _: StrictQuery<NoFields>,
 ) -> Result<Response, ApiError> {
     let mut audits = AllAudits::of(&api.store);
     // The first line decides between 200 and an error.
-    let first = next_line(&api, &mut audits).await?;
-    let lines = stream::try_unfold((api, audits, first), |(api, mut audits, line)| async move {
+    let first = next_line(&api, &headers, &mut audits).await?;
+    let begin = (api, headers, audits, first);
+    let lines = stream::try_unfold(begin, |(api, headers, mut audits, line)| async move {
         let Some(line) = line else { return Ok(None) };
-        let next = next_line(&api, &mut audits).await?;
-        Ok::<_, StoreError>(Some((line, (api, audits, next))))
+        let next = next_line(&api, &headers, &mut audits).await?;
+        Ok::<_, ApiError>(Some((line, (api, headers, audits, next))))
     });
-    let content_type = [(header::CONTENT_TYPE, NDJSON)];
-    Ok((content_type, Body::from_stream(lines)).into_response())
+    let lines = Body::from_stream(lines.map_err(ApiError::into_cause));
+    Ok(([(header::CONTENT_TYPE, NDJSON)], lines).into_response())
 }
 
-async fn next_line(api: &Api, audits: &mut AllAudits) -> Result<Option<String>, StoreError> {
+async fn next_line(
+    api: &Api,
+    headers: &HeaderMap,
+    audits: &mut AllAudits,
+) -> Result<Option<String>, ApiError> {
     let (sku, audits) = loop {
+        check_again(api, headers, Scope::Read)?;
         match audits.next().await? {
             Some((sku, audits)) if api.shard().has(&sku) => break (sku, audits),
             Some(_) => {}

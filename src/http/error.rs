@@ -100,6 +100,16 @@ impl ApiError {
         self
     }
 
+    /// Whether the same request may be carried out later, or was already.
+    pub(super) fn is_temporary(&self) -> bool {
+        self.retry_after.is_some() || self.status == StatusCode::GATEWAY_TIMEOUT
+    }
+
+    /// Why an answer ends whose head was sent.
+    pub(super) fn into_cause(self) -> String {
+        self.cause.unwrap_or(self.detail)
+    }
+
     /// The body of the response.
     pub(super) fn problem(&self, request_id: &str) -> String {
         let urn = format!("urn:stocklock:problem:{}", self.code);

@@ -16,9 +16,11 @@ use tokio::time::{Instant, sleep_until};
 use utoipa::{IntoParams, ToSchema};
 
 use super::fields::MAX_WAIT_SECONDS;
+use super::keys::check_again;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, StrictQuery, openapi};
 use crate::events::{EventBody, Follower};
+use stocklock_core::access::Scope;
 use stocklock_core::stock::{Event, EventCursor, EventPage, MAX_UNITS, MovementKind, Sku};
 
 /// A comment is sent after this silence, so that a proxy does not close the connection.
@@ -140,7 +142,7 @@ pub(super) async fn events(
     let accepted = accepted.and_then(|value| value.to_str().ok());
     let streams = accepted.is_some_and(|accepted| accepted.contains("text/event-stream"));
     let wait = query.wait_s.unwrap_or_default().0;
-    let mut reader = Reader::new(api, query, &headers)?;
+    let mut reader = Reader::new(api, query, headers)?;
     if !streams {
         let events = reader.next(Instant::now() + wait).await?;
         let low_at = reader.low_at;
@@ -175,6 +177,7 @@ pub(super) fn are_off() -> ApiError {
 /// Reads the feed from a position on.
 struct Reader {
     api: Arc<Api>,
+    headers: HeaderMap,
     follower: Follower,
     after: Option<EventCursor>,
     limit: u32,
@@ -184,7 +187,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(api: Arc<Api>, query: EventQuery, headers: &HeaderMap) -> Result<Self, ApiError> {
+    fn new(api: Arc<Api>, query: EventQuery, headers: HeaderMap) -> Result<Self, ApiError> {
         let followers = api.followers.as_ref().ok_or_else(are_off)?;
         api.check_shard(&query.sku)?;
         let follower = followers.join().ok_or_else(|| {
@@ -203,6 +206,7 @@ impl Reader {
             low_at: query.low_at.map(|units| units.0),
             follower,
             api,
+            headers,
         })
     }
 
@@ -210,6 +214,7 @@ impl Reader {
     async fn next(&mut self, deadline: Instant) -> Result<Vec<Event>, ApiError> {
         let api = Arc::clone(&self.api);
         loop {
+            check_again(&api, &self.headers, Scope::Events)?;
             let page = api.store.events(self.after, self.sku.as_ref(), self.limit);
             let (mut events, cursor, end) = match page.await? {
                 EventPage::Events {

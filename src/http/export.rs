@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::{TryStreamExt as _, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::events::events_are_starting;
+use super::keys::check_again;
 use super::levels::LevelBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NDJSON, StrictQuery, openapi};
-use stocklock_core::ports::StoreError;
+use stocklock_core::access::Scope;
 use stocklock_core::stock::LevelCursor;
 
 /// The cursor of `GET /events` that continues the export.
@@ -31,8 +32,8 @@ pub(super) struct ExportQuery {
 /// Export all levels
 ///
 /// One line of JSON for each level, in (sku, warehouse) order. The lines are not of one moment. If the
-/// database fails while the answer is sent, the connection is closed before its end; `after` continues
-/// it. With `EVENTS=on`, the header `X-Events-Cursor` has a cursor of `GET /events`: the events after it
+/// database fails while the answer is sent, or the key is revoked, the connection is closed before its
+/// end; `after` continues it. With `EVENTS=on`, the header `X-Events-Cursor` has a cursor of `GET /events`: the events after it
 /// have every change made since the export began. Some of them may be in the lines already: skip an
 /// event whose version is not above that of its level.
 #[utoipa::path(
@@ -45,6 +46,7 @@ pub(super) struct ExportQuery {
 )]
 pub(super) async fn export(
     State(api): State<Arc<Api>>,
+    headers: HeaderMap,
     StrictQuery(query): StrictQuery<ExportQuery>,
 ) -> Result<Response, ApiError> {
     let after = query.after.as_deref();
@@ -58,23 +60,26 @@ pub(super) async fn export(
         cursor = Some([(X_EVENTS_CURSOR, after.to_string())]);
     }
     // The first page decides between 200 and an error.
-    let first = page(&api, after.transpose()?).await?;
-    let pages = stream::try_unfold((api, slot, first), |(api, slot, page)| async move {
+    let first = page(&api, &headers, after.transpose()?).await?;
+    let begin = (api, headers, slot, first);
+    let pages = stream::try_unfold(begin, |(api, headers, slot, page)| async move {
         let (text, Some(last)) = page else {
             return Ok(None);
         };
-        let next = self::page(&api, Some(last)).await?;
-        Ok::<_, StoreError>(Some((text, (api, slot, next))))
+        let next = self::page(&api, &headers, Some(last)).await?;
+        Ok::<_, ApiError>(Some((text, (api, headers, slot, next))))
     });
-    let body = ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(pages));
-    Ok((cursor, body).into_response())
+    let pages = Body::from_stream(pages.map_err(ApiError::into_cause));
+    Ok((cursor, [(header::CONTENT_TYPE, NDJSON)], pages).into_response())
 }
 
 /// The lines of the next levels, and the last of these. `None` after the last level.
 async fn page(
     api: &Api,
+    headers: &HeaderMap,
     after: Option<LevelCursor>,
-) -> Result<(String, Option<LevelCursor>), StoreError> {
+) -> Result<(String, Option<LevelCursor>), ApiError> {
+    check_again(api, headers, Scope::Read)?;
     let after = LevelCursor::names(after.as_ref());
     let levels = api.store.levels(after, PageSize::MAX).await?;
     let last = levels.last().map(LevelCursor::from);

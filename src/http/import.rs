@@ -3,6 +3,7 @@
 //! Row n has the key `K:n`, if K is the key of the request. So an import that was cut off is continued by sending
 //! the same file again. Rows are made in chunks. The keys of a chunk are read first: if one is recorded with other
 //! content, the file has changed, and nothing of the chunk is made. Memory depends on the size of a chunk only.
+//! A row that may be made later ends the import, so that the rows of a level are made in their order.
 //!
 //! The answer has the rows that fail, and follows the last row: nginx sends no more of a request after it has
 //! received the head of the answer. With `rows=all`, the answer has every row, and begins at once.
@@ -89,15 +90,16 @@ pub(super) struct ImportLine {
     replayed: Option<u64>,
     /// In the last line: the number of rows that failed.
     failed: Option<u64>,
-    /// In the last line: after how many seconds to send the file again (`too-many-requests`).
+    /// In the last line: after how many seconds to send the file again.
     retry_after: Option<u32>,
 }
 
 /// Import rows that add units, count them or create levels
 ///
 /// Send one row a line. Row n has the key `K:n`, if K is the Idempotency-Key. If the import does not end, send the
-/// same file again with the same key: what is made is not made twice. If the file was changed, the import ends
-/// with `file-changed` before the chunk of 500 rows that differs.
+/// same file again with the same key: what is made is not made twice. If a row is answered 503, 504 or
+/// `request-in-flight`, the import ends there. If the file was changed, the import ends with `file-changed` before
+/// the chunk of 500 rows that differs.
 #[utoipa::path(
     post, path = "/import", tag = "bulk", params(ImportQuery, openapi::RequiredKeyHeader),
     request_body(content = ImportRow, content_type = "application/x-ndjson"),
@@ -275,6 +277,7 @@ impl Import {
             answers
         };
         self.rows += answers.len() as u64;
+        let mut left = None;
         for (row, answer) in answers {
             self.replayed += u64::from(matches!(answer, Ok((REPLAYED, _))));
             match answer {
@@ -296,8 +299,14 @@ impl Import {
                     let mut line = error.line();
                     line.insert("row", Field::Number(row.cast_signed()));
                     push_line(part, &line);
+                    if error.is_temporary() {
+                        left = left.or(Some(error));
+                    }
                 }
             }
+        }
+        if let Some(error) = left {
+            return Err(error);
         }
         if self.failed > MAX_FAILURES && !self.answers_all {
             let detail = "more than 1,000 rows have failed; the rows after these were not made";

@@ -95,8 +95,7 @@ impl ValidateRequest<Body> for Guard {
     }
 }
 
-/// For how long a request that takes long waits for its limit. nginx and `stocklock import` end a connection on
-/// which nothing happens for 60 s.
+/// For how long a request that takes long waits for its limit.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Admits more lines of a request that takes long: waits while its key is at its limit, and refuses them if that
@@ -113,12 +112,12 @@ pub(super) async fn admit_more(
             let what = "this replica shuts down: send the file again with the same key";
             return Err(StockError::Overloaded { what }.into());
         }
+        if lines == 0 {
+            return check_again(api, headers, scope);
+        }
         let Access::Keys(keys) = &*api.access else {
             return Ok(());
         };
-        if lines == 0 {
-            return Ok(());
-        }
         let denied = match keys.admit(bearer(headers), scope) {
             Ok(grant) => {
                 grant.charge_lines(lines);
@@ -136,6 +135,14 @@ pub(super) async fn admit_more(
         // Ends early at shutdown, which is checked above.
         let _ = timeout_at(next, api.shutdown.cancelled()).await;
     }
+}
+
+/// Refuses to go on with a request that takes long, if its key is no longer valid. It costs its limit nothing.
+pub(super) fn check_again(api: &Api, headers: &HeaderMap, scope: Scope) -> Result<(), ApiError> {
+    if let Access::Keys(keys) = &*api.access {
+        keys.check(bearer(headers), scope)?;
+    }
+    Ok(())
 }
 
 /// The key in `Authorization: Bearer …`, which may be sent once.

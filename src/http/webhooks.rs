@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::events::{EventType, LowAt, events_are_starting};
 use super::fields::MAX_URL;
 use super::{Api, ApiError, NoFields, StrictJson, StrictQuery, openapi, present};
-use crate::webhooks::{Body, Message, new_secret, now};
+use crate::webhooks::{Body, Message, new_secret, now, now_millis};
 use stocklock_core::stock::EventPage;
 use stocklock_store::Webhook;
 
@@ -62,7 +62,8 @@ pub(super) struct WebhookChangeBody {
     /// Whether events are sent. They go on where they were.
     #[serde(default, deserialize_with = "present")]
     enabled: Option<bool>,
-    /// `true` makes a new secret. For 24 hours messages are also signed with the one before.
+    /// `true` makes a new secret. For 24 hours messages are also signed with the old one. Another rotation in this
+    /// time replaces only the new one.
     #[serde(default, deserialize_with = "present")]
     rotate_secret: Option<bool>,
 }
@@ -171,14 +172,14 @@ pub(super) async fn create(
         revision: 1,
         position: last.ok_or_else(events_are_starting)?,
         batch_end: None,
-        created_at: 0,
+        created_at: now_millis(),
         failing_since: None,
         problem: None,
         disabled_at: None,
     };
+    // Nothing is read after the commit: only this answer has the secret.
     api.store.add_webhook(&webhook).await?;
-    let made = find(&api, webhook.id).await?;
-    Ok((StatusCode::CREATED, Json(WebhookState::new(made, true))))
+    Ok((StatusCode::CREATED, Json(WebhookState::new(webhook, true))))
 }
 
 /// List the webhooks
@@ -257,14 +258,17 @@ pub(super) async fn change(
         webhook.types = types.clone().unwrap_or(webhook.types);
         webhook.low_at = body.low_at.map(|units| units.0).or(webhook.low_at);
         if let Some(new) = new.clone() {
-            webhook.old_secret = Some(std::mem::replace(&mut webhook.secret, new));
+            let old = std::mem::replace(&mut webhook.secret, new);
+            // If the answer to the last rotation was lost, the receiver knows only the secret before it.
+            webhook.old_secret.get_or_insert(old);
         }
         if let Some(enabled) = body.enabled {
-            webhook.disabled_at = (!enabled).then_some(0);
+            let since = webhook.disabled_at.unwrap_or_else(now_millis);
+            webhook.disabled_at = (!enabled).then_some(since);
         }
+        (webhook.failing_since, webhook.problem) = (None, None);
         if api.store.change_webhook(&webhook, OVERLAP).await? {
-            let changed = find(&api, before.id).await?;
-            return Ok(Json(WebhookState::new(changed, rotates)));
+            return Ok(Json(WebhookState::new(webhook, rotates)));
         }
     }
     Err(ApiError::new(

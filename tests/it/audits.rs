@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::bulk::{json_lines, lines};
 use crate::support::app::{TestApp, send};
 use crate::support::process::Process;
 use crate::support::rival::Raw;
@@ -12,17 +13,8 @@ use crate::support::services::fresh_database;
 /// The lines of `GET /audit`.
 async fn all_audits(app: &TestApp) -> Vec<Value> {
     let answer = app.get("/audit").await;
-    assert_eq!(answer.status, 200);
     assert_eq!(answer.header("content-type"), "application/x-ndjson");
-    match answer.body {
-        Value::String(text) => lines(&text),
-        one => vec![one],
-    }
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    let lines = text.lines().map(serde_json::from_str);
-    lines.map(|line| line.expect("JSON")).collect()
+    lines(&answer)
 }
 
 /// The value of a gauge at the first replica; `None` if it is absent.
@@ -113,7 +105,7 @@ async fn audit_command_fails_on_drift(#[values(Sqlite, Mysql, Postgres)] backend
     let all = ["audit", "--all", "--fail-on-drift"];
     let ended = Process::run(&all, &variables).await;
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert_eq!(lines(&ended.stdout), all_audits(&app).await);
+    assert_eq!(json_lines(&ended.stdout), all_audits(&app).await);
 
     let mut raw = Raw::connect(backend, &database.url).await;
     raw.run("UPDATE stock SET on_hand = on_hand + 1 WHERE sku = 'b'")
@@ -130,6 +122,6 @@ async fn audit_command_fails_on_drift(#[values(Sqlite, Mysql, Postgres)] backend
     ] {
         let ended = Process::run(arguments, &variables).await;
         assert_eq!(ended.code, Some(code), "{arguments:?}: {}", ended.stderr);
-        assert_eq!(lines(&ended.stdout).len(), printed, "{arguments:?}");
+        assert_eq!(json_lines(&ended.stdout).len(), printed, "{arguments:?}");
     }
 }

@@ -156,6 +156,7 @@ pub(crate) fn assert_one_line_error(ended: &Ended, variable: &str) {
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:2181,")]
 #[case("ZOOKEEPER_CONNECT", "127.0.0.1:2181/chroot/")]
 #[case("ZOOKEEPER_AUTH", "shop:c4n4ry-p4ssw0rd")]
+#[case("OTEL_EXPORTER_OTLP_ENDPOINT", "http://shop:c4n4ry-p4ssw0rd@127.0.0.1")]
 #[case("LOCK_LEASE_MS", "99")]
 #[case("LOCK_POLL_MS", "1001")]
 #[case("LOCK_LEASE_MS", "soon")]
@@ -313,4 +314,7 @@ async fn race_refuses_a_target_that_is_not_in_lab_mode() {
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     assert!(ended.stderr.contains("lab"), "{}", ended.stderr);
     assert!(ended.stderr.contains(&serve.url("")), "{}", ended.stderr);
+    let words = ["race", "--target", &serve.url(""), "--rtt=1ms"];
+    let ended = Process::run(&words, &[]).await;
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
 }

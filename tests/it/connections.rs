@@ -231,17 +231,6 @@ async fn idle_connection_is_closed_by_the_idle_limit_only(#[case] path: &str) {
     assert!(closed_after >= 1_400 * MS, "after {closed_after:?}");
 }
 
-#[tokio::test]
-async fn connection_in_use_outlives_the_idle_limit() {
-    let app = app(&["--idle-timeout-ms=1000", "--header-timeout-ms=1000"]).await;
-    let mut client = Client::connect(&app).await;
-    let start = Instant::now();
-    while start.elapsed() < 3_000 * MS {
-        client.get("/healthz").await;
-        sleep(20 * MS).await;
-    }
-}
-
 /// A connection that waits for the rest of a body is not idle.
 #[tokio::test]
 async fn slow_body_outlives_the_idle_and_the_header_limit() {

@@ -126,17 +126,6 @@ async fn race_with_rtt_refuses_what_it_cannot_delay(
     assert!(!ended.stderr.contains("c4n4ry"), "{}", ended.stderr);
 }
 
-#[rstest]
-#[case(&["--rtt=soon"], "such as 1ms")]
-#[case(&["--rtt=2s"], "up to 100ms")]
-#[case(&["--rtt=1ms", "--target=http://127.0.0.1:8080"], "--target")]
-#[tokio::test]
-async fn invalid_rtt_is_refused(#[case] words: &[&str], #[case] expected: &str) {
-    let ended = Process::run(&[&["race"], words].concat(), &[]).await;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(ended.stderr.contains(expected), "{}", ended.stderr);
-}
-
 /// A single buyer does not wait for others, so that only the round trips remain. Each deduction
 /// takes one statement at least. A row lock takes two and a COMMIT; a lock service takes more. A
 /// counter takes one exchange, or two with `WATCH`.

@@ -17,6 +17,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{TestDatabase, fresh_database};
 
 mod kills;
+mod publisher;
 
 /// Another replica looks through the levels every 5 s.
 pub(crate) const FOUND: Duration = Duration::from_secs(30);
@@ -44,7 +45,8 @@ async fn publishing(backend: Backend, replicas: u32) -> TestApp {
     app
 }
 
-async fn has_started(app: &TestApp) {
+/// Waits until the feed has started. From then on, changes are published.
+pub(crate) async fn has_started(app: &TestApp) {
     let is_ready = async || app.get("/events").await.status == 200;
     eventually("the feed starts", FOUND, is_ready).await;
 }

@@ -32,7 +32,6 @@ mod full {
     mod half_open;
     mod memory;
 }
-mod holder_killed;
 mod holder_stopped;
 mod kills;
 mod late_messages;

@@ -17,6 +17,7 @@ use crate::faults::{in_time, until};
 use crate::store_contract::fixture::open_waiting;
 use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
+use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{TestDatabase, fresh_database};
 
@@ -75,7 +76,11 @@ impl Keys {
 
     /// Replicas that know the keys.
     async fn serving(&self, count: u32) -> TestApp {
-        let app = TestApp::serving(&self.database.url, count, &[]).await;
+        self.serving_with(count, &[]).await
+    }
+
+    async fn serving_with(&self, count: u32, flags: &[&str]) -> TestApp {
+        let app = TestApp::serving(&self.database.url, count, flags).await;
         for replica in 0..count as usize {
             let ready = || send(app.request(replica, Method::GET, "/readyz"));
             let is_ready = async || ready().await.status == 200;
@@ -177,6 +182,92 @@ async fn change_of_keys_is_known_within_5_s_at_each_replica(
         assert!(start.elapsed() < in_time(KNOWN), "{:?}", start.elapsed());
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// A replica does not read what it cannot use.
+#[rstest]
+#[tokio::test]
+async fn replica_loads_only_valid_keys(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
+    let keys = Keys::new(backend).await;
+    let ends = async |end| {
+        keys.add("shop", &EVERYTHING, |key| key.expires_at = end)
+            .await
+    };
+    let valid = [ends(None).await, ends(Some(i64::MAX)).await];
+    ends(Some(2)).await;
+    keys.revoke(&ends(None).await).await;
+    let mut valid = valid.map(|key| Token::parse(&key).expect("a key").id.to_owned());
+    valid.sort_unstable();
+    let loaded = keys.store.valid_api_keys().await.expect("they are read");
+    let mut loaded: Vec<_> = loaded.keys.into_iter().map(|key| key.id).collect();
+    loaded.sort_unstable();
+    assert_eq!(loaded, valid);
+    let all = keys.store.api_keys().await.expect("they are read");
+    assert_eq!(all.keys.len(), 4);
+}
+
+/// Revokes a key, and waits until the replica knows it.
+async fn revoke_at(app: &TestApp, keys: &Keys, key: &str, path: &str) {
+    keys.revoke(key).await;
+    let is_known = async || {
+        let request = app.request(0, Method::GET, path).bearer_auth(key);
+        send(request).await.status == 401
+    };
+    until("the key is refused", is_known).await;
+}
+
+/// Goal: an answer that takes long ends, and does not keep its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_answers_end_when_their_key_is_revoked() {
+    let keys = Keys::new(Sqlite).await;
+    let key = keys.add("shop", &[Scope::Read], |_| {}).await;
+    // 16 MB, more than the buffers of a connection take.
+    let levels = "INSERT INTO stock (sku, warehouse, on_hand) WITH RECURSIVE numbers (number) AS (
+            SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < 100000
+        ) SELECT printf('%064d', number), 'main', 0 FROM numbers";
+    let mut raw = Raw::connect(Sqlite, &keys.database.url).await;
+    raw.run(levels).await.expect("the levels are stored");
+    let app = keys.serving(1).await;
+    let mut answers = Vec::new();
+    for path in ["/export", "/audit"] {
+        let request = app.request(0, Method::GET, path).bearer_auth(&key);
+        let answer = request.send().await.expect("it answers");
+        assert_eq!(answer.status(), 200, "{path}");
+        answers.push(answer);
+    }
+    revoke_at(&app, &keys, &key, "/stock").await;
+    for answer in answers {
+        let path = answer.url().path().to_owned();
+        assert!(answer.bytes().await.is_err(), "{path} was complete");
+    }
+}
+
+/// Goal: who follows the events gets none after the key is revoked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn followers_get_no_event_after_their_key_is_revoked() {
+    let keys = Keys::new(Sqlite).await;
+    let shop = keys.add("shop", &EVERYTHING, |_| {}).await;
+    let follower = keys.add("follower", &[Scope::Events], |_| {}).await;
+    let app = keys.serving_with(1, &["--events=on"]).await;
+    let follow = |path: &str| app.request(0, Method::GET, path).bearer_auth(&follower);
+    let has_started = async || send(follow("/events")).await.status == 200;
+    until("the feed starts", has_started).await;
+    create_level(&app, &shop).await;
+    let first = send(follow("/events?wait_s=30")).await;
+    let waiting = format!("/events?wait_s=30&after={}", first.ok()["cursor"]);
+    let waiting = send(follow(&waiting.replace('"', "")));
+    let stream = follow("/events").header("accept", "text/event-stream");
+    let mut stream = stream.send().await.expect("it answers");
+    let seen = stream.chunk().await.expect("it goes on");
+    assert!(seen.is_some(), "the stream has ended");
+    let selling = async {
+        revoke_at(&app, &keys, &follower, "/events").await;
+        send(deduct(&app, &shop)).await.ok();
+    };
+    let (waited, ()) = tokio::join!(waiting, selling);
+    assert_eq!(waited.status_and_code(), (401, "unauthorized"));
+    let rest = stream.text().await.expect("it ends");
+    assert!(!rest.contains("stock.deducted"), "{rest}");
 }
 
 #[tokio::test]

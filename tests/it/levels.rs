@@ -120,6 +120,8 @@ async fn new_limit_brings_no_sold_unit_back(#[values(Sqlite, Mysql, Postgres)] b
     call!(app, PUT "/stock/a", (blind) => 428 "precondition-required");
     call!(app, PUT "/stock/a", if_match read, (blind) => 412 "precondition-failed");
 
+    // The next ETag is that of both warehouses.
+    call!(app, PUT "/stock/a", {"on_hand": 5, "warehouse": "north"} => 201);
     let limit = json!({"backorder_limit": 2});
     let set = call!(app, PUT "/stock/a", (limit) => 200, {"on_hand": 4, "available": 6});
     let audit = app.audit("a").await;
@@ -144,19 +146,6 @@ async fn put_without_a_change_keeps_the_etag(#[values(Sqlite, Mysql, Postgres)] 
     }
     let page = app.get("/stock/a/movements").await;
     assert_eq!(page.rows("movements", &[]).len(), 1);
-}
-
-#[rstest]
-#[tokio::test]
-async fn put_answers_the_etag_for_the_next(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_stock(backend, 2, "a", 1).await;
-    call!(app, PUT "/stock/a", {"on_hand": 5, "warehouse": "north"} => 201);
-    let mut tag = etag(&app, "a").await;
-    for on_hand in [2, 3] {
-        let set = call!(app, PUT "/stock/a", if_match &tag, {"on_hand": on_hand} => 200);
-        set.header("etag").clone_into(&mut tag);
-        assert_eq!(tag, etag(&app, "a").await);
-    }
 }
 
 #[rstest]
@@ -230,16 +219,6 @@ async fn get_with_the_current_etag_answers_304() {
     assert_eq!(changed.header("etag"), current);
     app.set_level("a", 2).await;
     assert_ne!(etag(&app, "a").await, current);
-}
-
-#[rstest]
-#[tokio::test]
-async fn adjustment_below_limit_is_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let app = TestApp::with_stock(backend, 2, "a", 5).await;
-    call!(app, 1 POST "/stock/a/adjust", {"delta": 7, "reason": "delivery"} => 200, {"remaining": 12});
-    call!(app, 1 POST "/stock/a/adjust", {"delta": -13, "reason": "theft"}
-        => 409 "insufficient-stock", {"requested": 13, "available": 12});
-    call!(app, 1 POST "/stock/a/adjust", {"delta": -12, "reason": "theft"} => 200, {"remaining": 0});
 }
 
 /// 10 received, 4 added, 2 lost, 3 sold.

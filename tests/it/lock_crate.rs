@@ -1,4 +1,4 @@
-//! The lock crate can be packaged: its package, the Rust version that it needs, and its pages.
+//! The lock crate can be packaged: its package, and the Rust version that it needs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,8 +6,6 @@ use std::process::Command;
 
 use serde_json::Value;
 use stocklock_testkit::run::variable;
-
-use crate::tidy::files;
 
 const CRATE: &str = "stocklock-locks";
 
@@ -143,31 +141,4 @@ fn lock_crate_can_be_packaged() {
     let mut dependencies = tables.filter(|table| table.contains("dependencies."));
     assert!(dependencies.all(|it| !it.contains("path = ")), "{manifest}");
     assert!(!manifest.contains("stocklock-testkit"), "{manifest}");
-}
-
-#[test]
-fn pages_of_primitives_have_the_same_headings() {
-    const HEADINGS: [&str; 6] = [
-        "Use it for",
-        "Code",
-        "Guarantees",
-        "When a process dies",
-        "Servers",
-        "Limits",
-    ];
-    let (readme, guide) = (read("README.md"), read("src/api/guide.rs"));
-    let pages = files(&["crates/locks/docs"], "md");
-    assert!(pages.len() > 10, "only {} pages were found", pages.len());
-    for page in pages {
-        let name = page.path.rsplit('/').next().expect("a name");
-        assert!(readme.contains(&format!("(docs/{name})")), "{name}");
-        assert!(guide.contains(&format!("/docs/{name}\"")), "{name}");
-        if !["cookbook.md", "names.md"].contains(&name) {
-            let headings = page
-                .text
-                .lines()
-                .filter_map(|line| line.strip_prefix("## "));
-            assert!(headings.eq(HEADINGS), "{name}");
-        }
-    }
 }

@@ -2,9 +2,8 @@
 
 use rstest::rstest;
 use serde_json::json;
-use uuid::Uuid;
 
-use crate::store_contract::fixture::Raw;
+use crate::pages::each_page;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -38,17 +37,14 @@ async fn operation_is_found_by_id_key_and_reference(
         let expected = json!([id, "a", "deducted", -1, 8, "k2", "R-1", "anonymous"]);
         assert_eq!(found.rows("movements", &fields), [expected], "{path}");
     }
-    let mut found = Vec::new();
-    let mut path = "/operations?reference=R-1&limit=1".to_owned();
-    loop {
-        let page = app.get(&path).await;
-        found.extend(page.rows("movements", &["id"]));
-        let Some(cursor) = page.body["next_cursor"].as_str() else {
-            break;
-        };
-        path = format!("/operations?reference=R-1&limit=1&cursor={cursor}");
-    }
-    assert_eq!(found, [json!([sold[1]]), json!([sold[0]])]);
+    let pages = each_page(&app, "/operations?reference=R-1&limit=1").await;
+    let found = pages
+        .iter()
+        .flat_map(|page| page.rows("movements", &["id"]));
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        [json!([sold[1]]), json!([sold[0]])]
+    );
 }
 
 #[rstest]
@@ -72,21 +68,4 @@ async fn operation_that_is_not_in_the_ledger_is_unknown(
         assert!(advice.contains("the same Idempotency-Key"), "{path}");
     }
     call!(app, GET "/operations?key=k1&reference=R-1" => 200, {"status": "committed", "advice": null});
-}
-
-/// The transaction that records the operation is still open, so its COMMIT may come.
-#[rstest]
-#[tokio::test]
-async fn operation_of_an_open_transaction_is_unknown(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    let app = TestApp::with_flags(backend, 1, &[]).await;
-    let operation = Uuid::now_v7();
-    let mut open = Raw::connect(backend, &app.database_url).await;
-    open.begin().await;
-    open.record(operation).await;
-    let path = format!("/operations/{operation}");
-    assert_eq!(app.get(&path).await.ok()["status"], "unknown");
-    open.run("COMMIT").await.expect("it can be committed");
-    assert_eq!(app.get(&path).await.ok()["status"], "committed");
 }

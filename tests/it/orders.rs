@@ -4,6 +4,7 @@ use reqwest::{Method, RequestBuilder};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::pages::each_page;
 use crate::support::app::TestApp;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -292,17 +293,12 @@ async fn page_has_all_lines_of_its_last_operation(
             call!(app, 1 POST "/stock/deduct", key key, (body) => 200).id,
         );
     }
-    let (mut path, mut pages) = ("/operations?reference=R&limit=2".to_owned(), Vec::new());
-    loop {
-        let page = app.get(&path).await;
-        pages.push(page.rows("movements", &["id", "line"]));
-        let Some(cursor) = page.body["next_cursor"].as_str() else {
-            break;
-        };
-        path = format!("/operations?reference=R&limit=2&cursor={cursor}");
-    }
+    let pages = each_page(&app, "/operations?reference=R&limit=2").await;
+    let pages = pages
+        .iter()
+        .map(|page| page.rows("movements", &["id", "line"]));
+    let pages: Vec<_> = pages.filter(|page| !page.is_empty()).collect();
     let page = |id: &String| (0..3).map(|line| json!([id, line])).collect::<Vec<_>>();
-    pages.retain(|page| !page.is_empty());
     assert_eq!(pages, sold.iter().map(page).collect::<Vec<_>>());
 }
 

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use reqwest::{Client, Method};
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use stocklock::stock::{Shard, Sku};
-use stocklock_testkit::eventually;
 use stocklock_testkit::ports::free_port;
 use stocklock_testkit::run::rng;
 use tokio::task::JoinSet;
 
 use crate::commands::assert_one_line_error;
 use crate::deploy::{program, run};
-use crate::faults::{KEY, SOON};
+use crate::events::has_started;
+use crate::faults::KEY;
 use crate::support::app::{TestApp, client, send};
 use crate::support::process::Process;
 use crate::support::services::Backend::Sqlite;
@@ -66,8 +66,7 @@ async fn replica(url: &str, shard: &str, flags: &[&str]) -> TestApp {
 /// The same with events. Changes are published from now on.
 async fn publishing(url: &str, shard: &str) -> TestApp {
     let app = replica(url, shard, &["--events", "on"]).await;
-    let is_ready = async || app.get("/events").await.status == 200;
-    eventually("the feed starts", SOON, is_ready).await;
+    has_started(&app).await;
     app
 }
 
@@ -312,10 +311,4 @@ async fn buyer(
         }
     }
     sold
-}
-
-/// The body of each line of an answer.
-fn lines(text: &str) -> Vec<Value> {
-    let lines = text.lines().map(serde_json::from_str);
-    lines.collect::<Result<_, _>>().expect("lines of JSON")
 }

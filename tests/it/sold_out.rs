@@ -218,27 +218,4 @@ async fn retry_of_a_sale_is_answered_although_sold_out(
     assert_eq!(codes, expected);
 }
 
-#[rstest]
-#[tokio::test]
-async fn sku_that_is_created_later_is_not_refused(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    let app = TestApp::with_stock(backend, 2, "a", 0).await;
-    refused(&app).await;
-    let elsewhere = json!({"sku": "a", "warehouse": "north"});
-    let absent = json!({"sku": "absent"});
-    for body in [&elsewhere, &absent] {
-        let take = || send(app.deduct(0, "group-commit", body));
-        for _ in 0..2 {
-            assert_eq!(take().await.status_and_code(), (404, "unknown-sku"));
-        }
-        let level =
-            json!({"on_hand": 1, "warehouse": body.get("warehouse").unwrap_or(&"main".into())});
-        let sku = body["sku"].as_str().expect("a name");
-        let created = send(app.put(1, sku, &level)).await;
-        assert_eq!(created.status, 201, "{created:?}");
-        take().await.ok();
-    }
-}
-
 full! { only_group_commit_without_a_key_uses_the_memory(backend: Backend [Mysql]); }

@@ -1,10 +1,8 @@
-//! The strategies as clients see them: all are listed, and the available ones sell.
+//! The strategies as clients see them: all are listed, with the reason why one is not available.
 
-use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::app::{TestApp, send};
-use crate::support::lock_services::LockServices;
 use crate::support::services::Backend::Sqlite;
 
 /// The strategies that need only the database.
@@ -70,36 +68,21 @@ async fn all_strategies_are_listed_with_tier_and_texts() {
     }
 }
 
-#[rstest]
 #[tokio::test]
-async fn strategy_sells_if_its_server_is_configured(#[values(false, true)] configured: bool) {
-    let services = LockServices::fresh().await;
-    let flags = services.flags();
-    let app = TestApp::with_flags(Sqlite, 2, if configured { &flags } else { &[] }).await;
+async fn strategy_without_its_server_says_what_to_set() {
+    let app = TestApp::with_flags(Sqlite, 2, &[]).await;
     app.set_level("a", 10).await;
+    let list = app.get_json("/strategies").await;
+    let list = list["strategies"].as_array().expect("a list");
     for (replica, (name, reason)) in WITH_SERVICE.into_iter().enumerate() {
-        let listed = listed(&app, name).await;
-        assert_eq!(listed["available"], configured, "{listed}");
+        let listed = list.iter().find(|strategy| strategy["name"] == name);
+        assert_eq!(listed.expect("it is listed")["reason"], reason);
         let answer = send(app.deduct(replica, name, &json!({"sku": "a"}))).await;
+        answer.assert_is(503, "strategy-unavailable");
+        assert!(answer.detail.contains(reason), "{answer:?}");
+        assert_eq!(answer.body["strategy"], name, "{answer:?}");
         // A missing server is not back after a moment.
         assert!(!answer.retry_after, "{name}");
-        assert_eq!(answer.body["strategy"], name, "{answer:?}");
-        if configured {
-            assert!(listed["reason"].is_null(), "{listed}");
-            answer.ok();
-        } else {
-            assert_eq!(listed["reason"], reason);
-            assert_eq!(answer.status_and_code(), (503, "strategy-unavailable"));
-            assert!(answer.detail.contains(reason), "{answer:?}");
-        }
     }
-    let sold = if configured { WITH_SERVICE.len() } else { 0 };
-    assert_eq!(app.audit("a").await["sold"], sold);
-}
-
-async fn listed(app: &TestApp, name: &str) -> Value {
-    let list = app.get_json("/strategies").await;
-    let listed = list["strategies"].as_array().expect("a list");
-    let found = listed.iter().find(|strategy| strategy["name"] == name);
-    found.expect("it is listed").clone()
+    assert_eq!(app.audit("a").await["sold"], 0);
 }

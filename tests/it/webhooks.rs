@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::Method;
 use rstest::rstest;
@@ -13,6 +14,7 @@ use sha2::Sha256;
 use stocklock_testkit::eventually;
 use tokio::time::sleep;
 
+use crate::events::has_started;
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::process::Process;
 use crate::support::rival::Raw;
@@ -20,6 +22,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{Certificates, fresh_database};
 use receiver::{Does, Got, Receiver, name};
 
+mod changes;
 mod receiver;
 
 const ON: [&str; 4] = ["--events", "on", "--webhook-allow", "127.0.0.0/8"];
@@ -35,11 +38,6 @@ fn assert_in_order(events: &[(String, i64)], first: i64) {
         assert_eq!(*version, *last + 1, "{sku} in {events:?}");
         *last = *version;
     }
-}
-
-async fn started(app: &TestApp) {
-    let is_ready = async || app.get("/events").await.status == 200;
-    eventually("the feed starts", LONG, is_ready).await;
 }
 
 async fn create(app: &TestApp, body: Value) -> Answer {
@@ -67,7 +65,7 @@ async fn receiver_that_fails_gets_all_events_in_order(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
     let app = TestApp::with_flags(backend, 2, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let plan = [
         Does::Answers(500),
         Does::Redirects,
@@ -100,7 +98,7 @@ async fn receiver_that_fails_gets_all_events_in_order(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn receiver_that_hangs_gets_the_same_batch_again() {
     let app = TestApp::with_flags(Sqlite, 1, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Hangs, Does::Answers(200)]).await;
     create(
         &app,
@@ -119,6 +117,11 @@ async fn receiver_that_hangs_gets_the_same_batch_again() {
     assert_eq!(name(&got[1].events()[0]), ("tea".to_owned(), 1));
 }
 
+fn secret(answer: &Answer) -> String {
+    let secret = answer.body["secret"].as_str();
+    secret.expect("a secret").to_owned()
+}
+
 fn signed(secret: &str, got: &Got) -> String {
     let key = STANDARD
         .decode(secret.trim_start_matches("whsec_"))
@@ -133,11 +136,10 @@ fn signed(secret: &str, got: &Got) -> String {
 async fn messages_are_signed_with_both_secrets_for_a_while() {
     const UNTIL: &str = "SELECT cast(old_until AS text) FROM webhook";
     let app = TestApp::with_flags(Sqlite, 2, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(204)]).await;
     let created = create(&app, json!({"url": receiver.url})).await;
     assert_eq!(created.status, 201);
-    let secret = |answer: &Answer| answer.body["secret"].as_str().expect("a secret").to_owned();
     let first = secret(&created);
     let path = format!("/webhooks/{}", created.id);
     let test = async || {
@@ -148,25 +150,45 @@ async fn messages_are_signed_with_both_secrets_for_a_while() {
     };
     let got = test().await;
     assert_eq!(got.headers["webhook-signature"], signed(&first, &got));
-    let second = secret(&patch(&app, &created.id, json!({"rotate_secret": true})).await);
-    let got = test().await;
-    let both = format!("{} {}", signed(&second, &got), signed(&first, &got));
-    assert_eq!(got.headers["webhook-signature"], both);
+    let rotated = async || secret(&patch(&app, &created.id, json!({"rotate_secret": true})).await);
+    // The receiver does not get this one.
+    rotated().await;
     let mut raw = Raw::connect(Sqlite, &app.database_url).await;
     let until = raw.text(UNTIL).await;
+    let second = rotated().await;
+    let both = |got: &Got| format!("{} {}", signed(&second, got), signed(&first, got));
+    let got = test().await;
+    assert_eq!(got.headers["webhook-signature"], both(&got));
     patch(&app, &created.id, json!({"low_at": 1})).await.ok();
-    assert_eq!(raw.text(UNTIL).await, until, "only a rotation counts");
+    let same = raw.text(UNTIL).await;
+    assert_eq!(same, until, "only the first rotation counts");
+
+    // The sender knows the last change, and signs with both; later with one, without another change.
+    app.set_level("tea", 1_000_000).await;
+    let sends = async |expected: &dyn Fn(&Got) -> String| {
+        let is_sent = async || {
+            sell(&app, 0, "tea").await;
+            let mut got = receiver.got().into_iter();
+            got.any(|got| {
+                let revision = got.id().split('_').nth(2);
+                revision == Some("4") && got.headers["webhook-signature"] == expected(&got)
+            })
+        };
+        eventually("an event is signed so", LONG, is_sent).await;
+    };
+    sends(&both).await;
     let passed = raw.run("UPDATE webhook SET old_until = 0").await;
     passed.expect("a day passes");
     let got = test().await;
     assert_eq!(got.headers["webhook-signature"], signed(&second, &got));
+    sends(&|got| signed(&second, got)).await;
     assert!(app.get(&path).await.ok()["secret"].is_null());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn webhook_is_disabled_and_goes_on_where_it_was() {
     let app = TestApp::with_flags(Sqlite, 2, &ON).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(410), Does::Answers(200)]).await;
     let created = create(&app, json!({"url": receiver.url})).await;
     let path = format!("/webhooks/{}", created.id);
@@ -174,6 +196,13 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
     let is_disabled = async || !app.get(&path).await.ok()["disabled_at"].is_null();
     eventually("it is disabled", LONG, is_disabled).await;
     assert_eq!(app.get(&path).await.ok()["problem"], "status 410 Gone");
+    // Of the replica that sends.
+    let disabled = async || {
+        let both = [0, 1].map(|replica| app.counted(replica, "webhooks_disabled"));
+        join_all(both).await.into_iter().sum::<u64>()
+    };
+    let is_seen = async || disabled().await == 1;
+    eventually("an alert can fire", LONG, is_seen).await;
     sell(&app, 0, "tea").await;
     patch(&app, &created.id, json!({"enabled": true}))
         .await
@@ -181,6 +210,8 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
     let is_complete = async || receiver.accepted().len() == 2;
     eventually("both events arrive", LONG, is_complete).await;
     assert_in_order(&receiver.accepted(), 1);
+    let is_over = async || disabled().await == 0;
+    eventually("the alert is over", LONG, is_over).await;
     let deleted = send(app.request(0, Method::DELETE, &path)).await;
     assert_eq!(deleted.status, 204);
     assert_eq!(
@@ -206,12 +237,13 @@ async fn webhook_is_disabled_and_goes_on_where_it_was() {
         .expect("the events expire");
     let refused = patch(&app, &second.id, json!({"enabled": true})).await;
     assert_eq!(refused.status_and_code(), (409, "cursor-expired"));
+    assert_eq!(disabled().await, 0, "a request has disabled it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_addresses_are_refused_unless_allowed() {
     let app = TestApp::with_flags(Sqlite, 1, &ON[..2]).await;
-    started(&app).await;
+    has_started(&app).await;
     let receiver = Receiver::start(&[Does::Answers(200)]).await;
     for url in [
         &*receiver.url,

@@ -62,8 +62,6 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Sqlite, Self::Mysql, Self::Postgres];
     /// The kinds with a server, which can be killed and whose connections can be cut.
     pub const SERVERS: [Self; 2] = [Self::Mysql, Self::Postgres];
 

@@ -10,6 +10,7 @@
 //! caller's ([`stocklock_core::deduct`]).
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -146,6 +147,8 @@ pub(crate) struct SqlStore<D: Dialect> {
     checkpointed: Mutex<(String, String)>,
     /// For the background task that publishes events.
     changed: Changed,
+    /// The synchronous standby, if there is one, has the feed up to this row.
+    feed_at_standby: AtomicI64,
     health: Arc<ServerHealth>,
 }
 
@@ -203,6 +206,7 @@ fn store<D: Dialect>(
         probe: Pool::new(reader, 1, &health),
         checkpointed: Mutex::default(),
         changed: Changed::default(),
+        feed_at_standby: AtomicI64::default(),
         health,
     })
 }

@@ -35,10 +35,11 @@ pub(super) struct Server {
 
 fn url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|_| "not a URL")?;
-    let is_valid = ["http", "https"].contains(&url.scheme()) && url.query().is_none();
-    is_valid
-        .then_some(url)
-        .ok_or_else(|| "expected http://… or https://…, without a query".to_owned())
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    let is_valid = ["http", "https"].contains(&url.scheme()) && url.query().is_none() && !has_user;
+    is_valid.then_some(url).ok_or_else(|| {
+        "expected http://… or https://…, without user, password and query".to_owned()
+    })
 }
 
 /// Why there is no answer, or which one.

@@ -1,7 +1,7 @@
 //! The file of an import: its rows as lines of JSON, each with the number that it has in the file.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -75,9 +75,9 @@ impl ImportFile {
             bar,
         };
         if self.is_csv() {
-            let reader = self.csv()?;
+            let (reader, lines) = (self.csv()?, LineNumbers::of(self.open()?));
             spawn_blocking(move || {
-                let sent = parts.send_csv(reader);
+                let sent = parts.send_csv(reader, lines);
                 parts.end(sent);
             });
         } else {
@@ -156,15 +156,23 @@ impl Parts {
 
     /// Sends blank lines for the head and for lines that belong to the row before, so that each row has the
     /// number that it has in the file.
-    fn send_csv(&mut self, mut reader: csv::Reader<File>) -> io::Result<()> {
+    fn send_csv(
+        &mut self,
+        mut reader: csv::Reader<File>,
+        mut lines: LineNumbers,
+    ) -> io::Result<()> {
         let columns = columns(&mut reader)?;
-        let (mut record, mut number) = (csv::StringRecord::new(), 1);
-        while reader.read_record(&mut record)? {
-            let position = record
-                .position()
-                .map_or((0, 0), |at| (at.line(), at.byte()));
-            self.bar.set_position(position.1);
-            let blank = usize::try_from(position.0.saturating_sub(number)).unwrap_or_default();
+        lines.of_record(reader.position().byte())?;
+        let (mut record, mut sent) = (csv::StringRecord::new(), 0);
+        loop {
+            let read = reader.read_record(&mut record);
+            let end = reader.position().byte();
+            self.bar.set_position(end);
+            let number = lines.of_record(end)?;
+            if !read.map_err(|error| malformed(number, &error))? {
+                return Ok(());
+            }
+            let blank = usize::try_from(number.saturating_sub(sent + 1)).unwrap_or_default();
             let cells = columns.iter().zip(&record);
             let cells = cells.filter(|(_, cell)| !cell.is_empty());
             let row: Map<_, _> = cells
@@ -174,9 +182,59 @@ impl Parts {
             if !self.push(line.as_bytes()) {
                 return Ok(());
             }
-            number = position.0.max(number) + 1;
+            sent = number;
         }
-        Ok(())
+    }
+}
+
+fn malformed(line: u64, error: &csv::Error) -> io::Error {
+    let reason = match error.kind() {
+        csv::ErrorKind::UnequalLengths {
+            expected_len, len, ..
+        } => format!("{len} cells, but there are {expected_len} columns"),
+        csv::ErrorKind::Utf8 { err, .. } => err.to_string(),
+        _ => error.to_string(),
+    };
+    io::Error::other(format!("line {line}: {reason}"))
+}
+
+/// Counts the lines of a CSV file. Its reader knows only where records end, and counts blank lines and the second
+/// byte of CRLF as part of the next record.
+struct LineNumbers {
+    file: BufReader<File>,
+    /// How many bytes were read.
+    byte: u64,
+    /// The last of them.
+    last: u8,
+    /// The number of the line of the next one.
+    line: u64,
+}
+
+impl LineNumbers {
+    fn of(file: File) -> Self {
+        Self {
+            file: BufReader::new(file),
+            byte: 0,
+            last: 0,
+            line: 1,
+        }
+    }
+
+    /// The number of the line at which the next record begins, which ends before the byte `end`.
+    fn of_record(&mut self, end: u64) -> io::Result<u64> {
+        let mut start = None;
+        let length = end.saturating_sub(self.byte);
+        for byte in self.file.by_ref().take(length).bytes() {
+            let byte = byte?;
+            match (byte, self.last) {
+                (b'\n', b'\r') => {}
+                (b'\n' | b'\r', _) => self.line += 1,
+                _ => start = start.or(Some(self.line)),
+            }
+            self.last = byte;
+        }
+        self.byte = end;
+        Ok(start.unwrap_or(self.line))
     }
 }
 

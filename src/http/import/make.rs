@@ -28,6 +28,8 @@ fn split(chunk: Vec<Row>) -> (Vec<(u64, Operation)>, Vec<Answered>) {
 }
 
 /// Makes the rows of a chunk. Those of one level are made in their order, unless all of them add units.
+/// After a row that may be made later, only the rows in progress are made, because it would undo later rows of its
+/// level.
 pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
     let (rows, mut answers) = split(chunk);
     let most = api.config.limits.max_in_flight as usize / 8;
@@ -49,7 +51,13 @@ pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
         let row = |(number, row)| async move { (number, make_row(api, row).await) };
         let made = stream::iter(together.into_iter().map(row));
         let made = made.buffer_unordered(most.clamp(1, IN_PROGRESS));
-        answers.extend(made.collect::<Vec<_>>().await);
+        let made: Vec<Answered> = made.collect().await;
+        let is_left = |answer: &Answer| answer.as_ref().is_err_and(ApiError::is_temporary);
+        let ends = made.iter().any(|(_, answer)| is_left(answer));
+        answers.extend(made);
+        if ends {
+            break;
+        }
     }
     answers.sort_unstable_by_key(|(number, _)| *number);
     answers

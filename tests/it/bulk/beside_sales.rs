@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Interval, interval, sleep};
 
-use super::{import, lines, text};
+use super::{import, lines, text, with_rows};
 use crate::support::app::{TestApp, send};
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -86,9 +86,7 @@ async fn import_and_sales_succeed_beside_each_other(
     let level = |level| json!({"sku": format!("s-{level}"), "on_hand": 0, "create": true});
     let levels = text(&(0..LEVELS).map(level).collect::<Vec<_>>());
     let created = replica.request(Method::POST, "/import");
-    let created = created.header("content-type", "application/x-ndjson");
-    let created = created.header("Idempotency-Key", "levels").body(levels);
-    lines(&send(created).await);
+    lines(&send(with_rows(created, "levels", levels)).await);
 
     let alone = Duration::from_secs_f64(rows as f64 / ROWS_PER_SECOND as f64);
     let (mut usual, mut beside, mut slowest) = (Vec::new(), Vec::new(), f64::MAX);

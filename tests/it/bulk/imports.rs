@@ -11,10 +11,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use super::{exported, import, lines, text};
+use super::{exported, import, lines, outcomes, text, with_rows};
 use crate::faults::SOON;
 use crate::support::app::{TestApp, client, rows as table, send};
 use crate::support::process::Process;
+use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::fresh_database;
 use crate::support::topology::Topology;
@@ -60,11 +61,7 @@ async fn import_killed_and_sent_again_equals_the_file(
     let (client, mut rng) = (client(), rng());
     let send = |replica: &Process| {
         let request = client.post(replica.url("/import?rows=all"));
-        let request = request.header("content-type", "application/x-ndjson");
-        request
-            .header("Idempotency-Key", "file")
-            .body(text(&rows))
-            .send()
+        with_rows(request, "file", text(&rows)).send()
     };
     let mut killed = 0;
     for kill in 0..kills {
@@ -124,6 +121,41 @@ async fn changed_file_is_refused_before_its_chunk(
     assert_eq!(exported(&app).await, before);
 }
 
+/// Goal: a row that may be made later ends the import, so that it undoes no later row of its level.
+///
+/// Method: the level is locked until its first row is refused. The rows after it would find it free.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_that_may_be_made_later_ends_the_import(#[values(Mysql, Postgres)] backend: Backend) {
+    let app = TestApp::with_flags(backend, 1, &["--wait-limit-ms=1000"]).await;
+    app.set_level("a", 42).await;
+    app.set_level("b", 0).await;
+    let count = |units| json!({"sku": "a", "on_hand": units, "from": null});
+    let mut rows = vec![count(40), count(39)];
+    rows.extend(vec![json!({"sku": "b", "add": 1}); 499]);
+    // In the next chunk.
+    rows.push(count(38));
+    let rows = text(&rows);
+    let lock = "UPDATE stock SET held = held WHERE sku = 'a'";
+    let rival = Rival::holding(backend, &app.database_url, lock).await;
+    let letting_go = async {
+        let counts = "stock_operations_total{kind=\"counted\"";
+        let is_refused = async || app.counted(0, counts).await == 1;
+        eventually("the first row is refused", SOON, is_refused).await;
+        rival.let_go().await;
+    };
+    let (ended, ()) = tokio::join!(import(&app, "K", "", &rows), letting_go);
+    assert_eq!(outcomes(&ended), [json!([1, 503, "contended"])]);
+    let end = &ended[1];
+    let seen = json!([end["done"], end["code"], end["rows"], end["failed"]]);
+    assert_eq!(seen, json!([false, "contended", 1, 1]));
+    let again = import(&app, "K", "", &rows).await;
+    let end = json!({"done": true, "rows": 502, "replayed": 0, "failed": 0});
+    assert_eq!(again, [end]);
+    let audit = app.assert_consistent("a").await;
+    assert_eq!(audit["on_hand"], 38);
+}
+
 /// A row that is longer than it must be, so that few rows fill the buffers of connections.
 fn padded(row: &Value) -> String {
     format!("{:2000}\n", row.to_string())
@@ -147,8 +179,7 @@ async fn import_with_failures_passes_nginx() {
     };
     let rows: String = (0..10_000).map(|number| padded(&row(number))).collect();
     let request = client().post(topology.url("/import"));
-    let request = request.header("content-type", "application/x-ndjson");
-    let answer = send(request.header("Idempotency-Key", "large").body(rows)).await;
+    let answer = send(with_rows(request, "large", rows)).await;
     let end = lines(&answer).pop();
     let expected = Some(json!({"done": true, "rows": 10_000, "replayed": 0, "failed": 100}));
     assert_eq!(end, expected);
@@ -188,8 +219,7 @@ async fn import_answers_while_it_reads_and_ends_with_its_client() {
     }
     let one_more = async || {
         let request = replica.request(Method::POST, "/import");
-        let request = request.header("content-type", "application/x-ndjson");
-        send(request.header("Idempotency-Key", "one").body(rows.clone())).await
+        send(with_rows(request, "one", rows.clone())).await
     };
     one_more().await.assert_refused_for_now("overloaded");
     drop(open);
@@ -212,8 +242,7 @@ async fn memory_does_not_grow_with_the_rows() {
             .map(|number| row(number).to_string() + "\n")
             .collect();
         let request = replica.request(Method::POST, "/import");
-        let request = request.header("content-type", "application/x-ndjson");
-        let answer = send(request.header("Idempotency-Key", key).body(rows)).await;
+        let answer = send(with_rows(request, key, rows)).await;
         let end = lines(&answer).pop();
         let expected = json!({"done": true, "rows": count, "replayed": 0, "failed": 0});
         assert_eq!(end, Some(expected));

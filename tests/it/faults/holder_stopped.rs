@@ -1,4 +1,5 @@
-//! A lock holder that is stopped (`SIGSTOP`) past its lease and then continues.
+//! A lock holder that is stopped (`SIGSTOP`) past its lease and then continues, or that is asked to stop
+//! (`SIGTERM`).
 
 use std::time::Duration;
 
@@ -8,10 +9,15 @@ use stocklock::strategy::Dependency::{Database, Redis, RedisMasters, Zookeeper};
 
 use super::lock_holder::Scene;
 use super::lock_servers::Place;
-use super::{Answer, send};
+use super::{Answer, send, send_within};
+use crate::drain::refuses_connections;
 use crate::support::services::Backend::{Mysql, Postgres};
 
 const LEASE: Duration = Duration::from_millis(1500);
+/// A lease that does not end during the test.
+const LONG_LEASE: Duration = Duration::from_secs(25);
+/// Far less than that, and far more than a deduction takes.
+const AT_ONCE: Duration = Duration::from_secs(12);
 /// Both replicas want the last unit.
 const STOCK: i64 = 1;
 
@@ -108,12 +114,41 @@ async fn without_guard_and_check_the_last_unit_is_sold_twice(
     assert_eq!(one, other, "{outcome:?}");
 }
 
+/// Goal: a process that is asked to stop leaves no lock behind that others must wait for.
+///
+/// Method: it holds a lock when it is asked, and can continue only after it refuses connections.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_holder_releases_its_lock(
+    #[values((Database, Mysql), (Redis, Postgres), (RedisMasters, Mysql), (Zookeeper, Postgres))]
+    place: Place,
+) {
+    let scene = Scene::open(place, LONG_LEASE, 2, "").await;
+    scene.holder.terminate();
+    refuses_connections(&scene.holder).await;
+    assert_eq!(scene.place.held().await, 1, "the deduction is not done yet");
+    let order = scene.others_order();
+    scene.read.let_go();
+    let answer = scene.answer.await.unwrap().expect("the holder answers");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let ended = scene.holder.ended().await;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+
+    assert_eq!(scene.place.held().await, 0, "{}", ended.stderr);
+    let sale = send_within(AT_ONCE, order).await;
+    assert_eq!(sale.status, 200, "{sale:?}");
+    assert_eq!(scene.ledger.audit(&scene.sku).await.sold, 2);
+}
+
 full! {
     stopped_holder_does_not_oversell(
         place: Place [(Database, Postgres), (Redis, Mysql), (RedisMasters, Postgres), (Zookeeper, Mysql)],
         off: (&str, u64) [("", 0), ("&guard=off", 0), ("&check=off", 1)]
     );
     without_guard_and_check_the_last_unit_is_sold_twice(
+        place: Place [(Database, Postgres), (Redis, Mysql), (RedisMasters, Postgres), (Zookeeper, Mysql)]
+    );
+    stopping_holder_releases_its_lock(
         place: Place [(Database, Postgres), (Redis, Mysql), (RedisMasters, Postgres), (Zookeeper, Mysql)]
     );
 }

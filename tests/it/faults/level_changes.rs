@@ -1,4 +1,4 @@
-//! Levels that are set or adjusted, and orders, over a connection that is lost in the COMMIT.
+//! Levels that are set or adjusted, and holds, over a connection that is lost in the COMMIT.
 
 use std::sync::Arc;
 
@@ -20,30 +20,6 @@ fn set_hot(subject: &Proxied, on_hand: i64) -> RequestBuilder {
     put.header(IF_MATCH, "*")
 }
 
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn adjustment_with_lost_commit_happens_once(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
-    let subject = Proxied::start(backend, 1, &[]).await;
-    subject.app.set_level("hot", 0).await;
-    for round in 1..=2 * ROUNDS {
-        let with_key = round > ROUNDS;
-        let trigger = Cut::of(round).arm(&subject);
-        let more = json!({"delta": 3, "reason": "delivery"});
-        let request = subject.app.adjust(0, "hot", &more);
-        let answer = send_until_final(add_key_if(with_key, request)).await;
-        assert_eq!(trigger.fired(), 1);
-        assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
-        let movements = subject.ledger.movements("hot").await;
-        // The first movement is that of the creation.
-        assert_eq!(movements.len(), 1 + round);
-        assert_eq!(movements[0].operation.to_string(), answer.id);
-    }
-    let audit = subject.ledger.assert_consistent("hot").await;
-    assert_eq!(audit.on_hand, 6 * i64::try_from(ROUNDS).unwrap());
-}
-
 /// The database would refuse the second attempt if the first one had happened, so its answer needs no look-up.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,6 +34,9 @@ async fn adjustment_that_a_repeat_made_is_answered_without_a_look_up(
     let answer = send(subject.app.adjust(0, "hot", &more)).await;
     assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
     assert_eq!((trigger.fired(), look_up.fired()), (1, 0));
+    let movements = subject.ledger.movements("hot").await;
+    assert_eq!(movements.len(), 2, "the creation, and one adjustment");
+    assert_eq!(movements[0].operation.to_string(), answer.id);
     subject.ledger.assert_consistent("hot").await;
 }
 
@@ -149,8 +128,8 @@ async fn unknown_level_change_advises_to_read_the_level_again(
     assert_eq!(subject.ledger.audit("hot").await.on_hand, 100);
 }
 
-/// Cuts the commit of an order that has a line of `lost`.
-fn arm_for_order(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
+/// Cuts the commit of several lines, one of which is of `lost`.
+fn arm_for_lines(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
     match (subject.backend, cut) {
         // A call writes the levels, as JSON with their numbers, and commits.
         (Backend::Mysql, Cut::Before) => subject.proxy.cut_before(b"1,\"lost\"", 1),
@@ -159,39 +138,8 @@ fn arm_for_order(cut: Cut, subject: &Proxied) -> Arc<Trigger> {
     }
 }
 
-fn order(subject: &Proxied) -> RequestBuilder {
-    let lines = json!({"lines": [{"sku": "other"}, {"sku": "lost"}]});
-    add_key_if(true, subject.app.deduct(0, "group-commit", &lines))
-}
-
-/// Goal: an order whose commit has an unknown outcome ends as one order with all lines, and a 200; even if it
-/// took the last units.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn order_with_lost_commit_is_made_once(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
-    let subject = Proxied::start(backend, 1, &[]).await;
-    let units = i64::try_from(2 * ROUNDS).unwrap();
-    subject.app.set_level("lost", units).await;
-    subject.app.set_level("other", 2 * units).await;
-    let mut sold = Vec::new();
-    for round in 0..2 * ROUNDS {
-        let trigger = arm_for_order(Cut::of(round), &subject);
-        let answer = send_until_final(order(&subject)).await;
-        assert_eq!(trigger.fired(), 1);
-        assert_eq!((answer.status, answer.replayed), (200, false), "{answer:?}");
-        assert_eq!(answer.body["lines"][1]["quantity"], 1, "{answer:?}");
-        sold.push(answer.id);
-    }
-    for sku in ["lost", "other"] {
-        subject.ledger.assert_sold(sku, &sold).await;
-        subject.ledger.assert_consistent(sku).await;
-    }
-}
-
-/// Goal: a hold whose commit has an unknown outcome is made once, and its answer says when it ends; also if it
-/// replaces another one, which has ended when the attempt is repeated.
+/// Goal: a hold whose commit has an unknown outcome is made once, and its answer says when it ends; also if it took
+/// the last units, or replaces another one, which has ended when the attempt is repeated.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hold_with_lost_commit_is_made_once(
@@ -199,11 +147,11 @@ async fn hold_with_lost_commit_is_made_once(
 ) {
     let subject = Proxied::start(backend, 1, &[]).await;
     for sku in ["lost", "other"] {
-        subject.app.set_level(sku, 3).await;
+        subject.app.set_level(sku, 2).await;
     }
     let mut body = json!({"lines": [{"sku": "other"}, {"sku": "lost"}], "expires_in_s": 600});
     for round in 0..2 * ROUNDS {
-        let trigger = arm_for_order(Cut::of(round), &subject);
+        let trigger = arm_for_lines(Cut::of(round), &subject);
         let hold = subject.app.request(0, Method::POST, "/holds").json(&body);
         let answer = send_until_final(add_key_if(true, hold)).await;
         assert_eq!(trigger.fired(), 1);
@@ -239,39 +187,4 @@ async fn hold_whose_end_cannot_be_read_is_unknown() {
     let answer = send_until_final(hold).await;
     assert_eq!((answer.status, answer.replayed), (201, true), "{answer:?}");
     assert_eq!(subject.ledger.assert_consistent("hot").await.held, 1);
-}
-
-/// Goal: if the service cannot find out either, it answers 504, and the repeat with the key gets what happened.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_order_is_resolved_by_its_key(
-    #[values(Backend::Mysql, Backend::Postgres)] backend: Backend,
-) {
-    let flags = ["--database-pool-size=1", "--wait-limit-ms=500"];
-    let subject = Proxied::start(backend, 1, &flags).await;
-    let mut sold = Vec::new();
-    for cut in [Cut::Before, Cut::After] {
-        subject.app.set_level("lost", 1).await;
-        subject.app.set_level("other", 1).await;
-        let refused = subject.refuse_new_connections();
-        let trigger = arm_for_order(cut, &subject);
-        let request = order(&subject);
-        let answer = send(copy(&request)).await;
-        refused.disarm();
-        assert_eq!(trigger.fired(), 1);
-        answer.assert_is(504, "outcome-unknown");
-        let happened = cut == Cut::After;
-        for sku in ["lost", "other"] {
-            let expected = sold.len() + usize::from(happened);
-            assert_eq!(subject.ledger.sold(sku).await.len(), expected);
-        }
-        let answer = send_until_final(request).await;
-        answer.assert_is(200, "");
-        assert_eq!(answer.replayed, happened, "{answer:?}");
-        sold.push(answer.id);
-        for sku in ["lost", "other"] {
-            subject.ledger.assert_sold(sku, &sold).await;
-            subject.ledger.assert_consistent(sku).await;
-        }
-    }
 }

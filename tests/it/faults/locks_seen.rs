@@ -11,15 +11,12 @@ use stocklock_testkit::eventually;
 
 use super::lock_holder::Scene;
 use super::{send, try_send};
-use crate::support::app::TestApp;
 use crate::support::process::Process;
 use crate::support::services::Backend;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// How long a busy machine may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A digit is missing.
-const NO_NONCE: &str = "0123456789abcdef0123456789abcde";
 
 /// The lock of the scene's strategy, as this replica shows it.
 async fn seen(scene: &Scene, replica: &Process) -> Value {
@@ -120,41 +117,4 @@ async fn holder_and_waiter_are_seen_and_holder_is_revoked(
     let audit = scene.ledger.audit(&scene.sku).await;
     assert!(audit.consistent(), "{audit:?}");
     assert_eq!((audit.sold, audit.on_hand), (2, 0), "{audit:?}");
-}
-
-#[tokio::test]
-async fn wrong_requests_for_locks_are_refused() {
-    let app = TestApp::with_flags(Backend::Sqlite, 1, &[]).await;
-    let nonce = "0".repeat(32);
-    let locks = async |method: Method, query: &str| {
-        let path = format!("/lab/locks?{query}");
-        let answer = send(app.request(0, method, &path)).await;
-        (answer.status, answer.code)
-    };
-    let invalid = (422, "invalid-request".to_owned());
-    for query in [
-        "",
-        "sku=",
-        "sku=a&holder=b",
-        "sku=a&sku=a",
-        "sku=a&warehouse=a:b",
-    ] {
-        assert_eq!(locks(Method::GET, query).await, invalid, "{query}");
-    }
-    let holder = format!("sku=a&strategy=sql-lock&holder={NO_NONCE}");
-    for query in ["sku=a", "sku=a&strategy=sql-lock", &holder] {
-        assert_eq!(locks(Method::DELETE, query).await, invalid, "{query}");
-    }
-    for (strategy, status, code) in [
-        ("none", 422, "unknown-strategy"),
-        ("single-sql", 404, "no-locks"),
-        ("redis-lock", 404, "no-locks"),
-    ] {
-        let query = format!("sku=a&strategy={strategy}&holder={nonce}");
-        let refused = locks(Method::DELETE, &query).await;
-        assert_eq!(refused, (status, code.to_owned()), "{strategy}");
-    }
-    let foreign = app.request(0, Method::GET, "/lab/locks?sku=a");
-    let foreign = send(foreign.header("host", "evil.example")).await;
-    assert_eq!(foreign.status_and_code(), (403, "foreign-host"));
 }

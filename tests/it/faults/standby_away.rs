@@ -11,6 +11,7 @@ use stocklock_testkit::run::number;
 use tokio::time::Instant;
 
 use super::{SOON, send};
+use crate::support::app::Answer;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
 use crate::support::services::Backend::Postgres;
@@ -35,17 +36,25 @@ const ENDS: [&str; 2] = [
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'",
 ];
 
-/// Starts a standby that has all commits on disk before the server acknowledges them.
-async fn standby(server: &PrivateServer, raw: &mut Raw) -> Program {
+/// Starts a server, and a standby that has all commits on disk before the server acknowledges them.
+async fn with_standby() -> (PrivateServer, Raw, Program) {
+    let server = PrivateServer::start(Postgres).await;
+    let mut raw = Raw::connect(Postgres, server.url()).await;
+    let configure = "ALTER SYSTEM SET synchronous_standby_names = 'standby'";
+    raw.run(configure).await.expect("a superuser may");
+    // So that it is in force for every commit from now on.
+    server.kill9();
+    server.restart().await;
+    let mut raw = Raw::connect(Postgres, server.url()).await;
     let path = find("pg_receivewal").expect("it comes with PostgreSQL");
     let url = format!("{}?application_name=standby", server.url());
     let standby = Program::start(path, &["--synchronous", "-D", ".", "-d", &url], &[]);
     until_found(
-        raw,
+        &mut raw,
         "SELECT 'yes' FROM pg_stat_replication WHERE sync_state = 'sync'",
     )
     .await;
-    standby
+    (server, raw, standby)
 }
 
 /// The sale of a round.
@@ -74,15 +83,7 @@ async fn count(raw: &mut Raw, query: &'static str) -> usize {
 /// Everybody gets one when the standby goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sale_without_its_standby_is_not_acknowledged() {
-    let server = PrivateServer::start(Postgres).await;
-    let mut raw = Raw::connect(Postgres, server.url()).await;
-    let configure = "ALTER SYSTEM SET synchronous_standby_names = 'standby'";
-    raw.run(configure).await.expect("a superuser may");
-    // So that it is in force for every commit from now on.
-    server.kill9();
-    server.restart().await;
-    let mut raw = Raw::connect(Postgres, server.url()).await;
-    let standby = standby(&server, &mut raw).await;
+    let (server, mut raw, standby) = with_standby().await;
     let patient = [("WAIT_LIMIT_MS", "2000"), ("REQUEST_DEADLINE_MS", "60000")];
     let replicas = [
         Process::lab(server.url(), &patient).await,
@@ -128,4 +129,52 @@ async fn sale_without_its_standby_is_not_acknowledged() {
         let sums = audit.rows("warehouses", &["on_hand", "drift"]);
         assert_eq!(json!(sums), json!([[0, 0]]), "{sku}: {audit:?}");
     }
+}
+
+/// Goal: no replica sends an event that a failover would lose.
+///
+/// Method: the standby is stopped. All waits for it are cancelled until a sale is visible as an event.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn event_is_not_sent_before_the_standby_has_it() {
+    let (server, mut raw, standby) = with_standby().await;
+    let variables = [
+        ("EVENTS", "on"),
+        ("WAIT_LIMIT_MS", "1000"),
+        ("REQUEST_DEADLINE_MS", "60000"),
+    ];
+    let mut replicas = [
+        Process::lab(server.url(), &variables).await,
+        Process::lab(server.url(), &variables).await,
+    ];
+    replicas[0].answers("/events").await;
+    replicas[0].set_level("order", 9).await;
+    replicas[0].set_level("other", 9).await;
+    let events = async |replica: &Process| replica.get("/events?sku=order").await;
+    let has = |page: &Answer, number| {
+        let events = page.body["events"].as_array();
+        events.is_some_and(|events| events.len() == number)
+    };
+    let is_published = async || has(&events(&replicas[1]).await, 1);
+    eventually("the level is an event", SOON, is_published).await;
+
+    standby.stop().await;
+    let sale = tokio::spawn(send(request(&replicas[0], "order", 1)));
+    eventually("the sale is an event", SOON, async || {
+        raw.run(ENDS[0]).await.expect("a superuser may");
+        let event = "SELECT 'yes' FROM feed WHERE sku = 'order' AND last_version = 2";
+        raw.text(event).await.is_some()
+    })
+    .await;
+    for replica in &replicas {
+        let refused = events(replica).await;
+        assert_eq!(refused.status_and_code(), (503, "unavailable"));
+    }
+    standby.resume();
+    for replica in &replicas {
+        let is_sent = async || has(&events(replica).await, 2);
+        eventually("the event is sent", SOON, is_sent).await;
+    }
+    // So many waits were cancelled that its attempts may be over.
+    let sale = sale.await.expect("it does not panic");
+    assert!([200, 504].contains(&sale.status), "{sale:?}");
 }

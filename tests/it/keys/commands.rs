@@ -5,11 +5,12 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::bulk::lines;
+use crate::bulk::{lines, with_rows};
 use crate::commands::assert_one_line_error;
 use crate::faults::until;
 use crate::support::app::send;
 use crate::support::process::{Ended, Process};
+use crate::support::rival::Raw;
 use crate::support::services::Backend::Sqlite;
 use crate::support::services::fresh_database;
 
@@ -143,6 +144,31 @@ async fn wrong_key_options_are_refused() {
     assert!(listed(&database.url).await.is_empty());
 }
 
+/// Goal: keys that are not valid do not count: no command deletes them.
+#[tokio::test]
+async fn number_of_valid_keys_is_bounded() {
+    let database = fresh_database(Sqlite).await;
+    create(&database.url, &["--scopes=read"]).await;
+    let mut raw = Raw::connect(Sqlite, &database.url).await;
+    for change in [
+        "INSERT INTO api_key (id, name, caller, secret_hash, scopes, created_at, revoked_at)
+            WITH RECURSIVE numbers (number) AS (
+                SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < 10000
+            ) SELECT printf('%016d', number), 'old', 'shop', zeroblob(32), 'read', 1, 2 FROM numbers",
+        "UPDATE api_key SET revoked_at = NULL, expires_at = 2 WHERE name = 'old'",
+    ] {
+        raw.run(change).await.expect("the keys are changed");
+        create(&database.url, &["--scopes=read"]).await;
+    }
+    let valid = "UPDATE api_key SET expires_at = NULL";
+    raw.run(valid).await.expect("the keys are changed");
+    let words = ["create", "--name=web", "--caller=shop", "--scopes=read"];
+    let refused = keys(&database.url, &words).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    let is_told = refused.stderr.contains("10000 valid keys");
+    assert!(is_told, "{}", refused.stderr);
+}
+
 /// Goal: an import waits for its limit for a bounded time, which also ends at shutdown; what was made is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn import_waits_a_bounded_time_for_its_limit() {
@@ -161,8 +187,7 @@ async fn import_waits_a_bounded_time_for_its_limit() {
         + &"{\"sku\": \"a\", \"add\": 1}\n".repeat(599);
     let import = async |api_key: &str, key: &str| {
         let request = serve.request(Method::POST, "/import").bearer_auth(api_key);
-        let request = request.header("content-type", "application/x-ndjson");
-        let answer = send(request.header("Idempotency-Key", key).body(rows.clone())).await;
+        let answer = send(with_rows(request, key, rows.clone())).await;
         (lines(&answer).pop().expect("an end"), answer.after)
     };
     let (refused, _) = import(&slow, "K").await;

@@ -3,7 +3,6 @@
 //! `TEST_ORDER_PAIRS` is the number of pairs. `TEST_ORDER_LEVELS` and `TEST_ORDER_BUYERS` are those of the
 //! sell-out. A row is locked for `TEST_ORDER_SECONDS`.
 
-use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,30 +199,4 @@ async fn order_beside_a_locked_row_stops_no_other_sku(#[values(Mysql, Postgres)]
     );
     assert!(slowest < Duration::from_millis(800), "{slowest:?}");
     assert!(ratio >= least, "{ratio}");
-}
-
-/// Goal: requests with the same key at the same time are one order.
-#[rstest]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_key_at_the_same_time_is_one_order(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    let app = Arc::new(TestApp::with_stock(backend, 2, "a", 100).await);
-    app.set_level("b", 100).await;
-    for _ in 0..10 {
-        let (key, cart) = (new_key(), json!([{"sku": "b"}, {"sku": "a"}]));
-        let buy = |replica| order(&app, replica, &cart).header(KEY, &key);
-        let requests = (0..4).map(|replica| send_until_final(buy(replica)));
-        let answers = futures_util::future::join_all(requests).await;
-        let ids: BTreeSet<_> = answers
-            .iter()
-            .map(|one| one.ok()["id"].to_string())
-            .collect();
-        assert_eq!(ids.len(), 1, "{answers:?}");
-        let first = answers.iter().filter(|one| !one.replayed).count();
-        assert!(first <= 1, "{answers:?}");
-        assert!(answers.iter().all(|one| one.body == answers[0].body));
-    }
-    assert_eq!(app.audit("a").await["sold"], 10);
-    assert_eq!(app.audit("b").await["sold"], 10);
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use stocklock::strategy::Strategy;
 use stocklock_testkit::eventually;
 
-use super::{X_SKU, lines, publishing, replica};
+use super::{X_SKU, publishing, replica};
+use crate::bulk::import;
 use crate::faults::{KEY, SOON};
 use crate::support::app::{Answer, TestApp, send};
 use crate::support::services::Backend::Sqlite;
@@ -168,24 +169,10 @@ async fn wrong_route_changes_nothing() {
     );
     let rows = format!("{{\"sku\":\"{FOREIGN}\",\"add\":5}}\n{{\"sku\":\"{OWN}\",\"add\":5}}\n");
     for (dry_run, code) in [("true", "adjusted"), ("false", "adjusted")] {
-        let request = app.request(
-            0,
-            Method::POST,
-            &format!("/import?rows=all&dry_run={dry_run}"),
-        );
-        let request = request
-            .header(KEY, "import")
-            .header("content-type", "application/x-ndjson");
-        let answer = send(request.body(rows.clone())).await;
-        let codes: Vec<_> = lines(answer.text())
-            .iter()
-            .map(|line| line["code"].clone())
-            .collect();
-        assert_eq!(
-            codes[..2],
-            [json!("wrong-shard"), json!(code)],
-            "{answer:?}"
-        );
+        let query = format!("?rows=all&dry_run={dry_run}");
+        let answers = import(&app, "import", &query, &rows).await;
+        let codes: Vec<_> = answers.iter().map(|line| line["code"].clone()).collect();
+        assert_eq!(codes[..2], [json!("wrong-shard"), json!(code)]);
     }
     assert_eq!(foreign_state(&whole).await, before);
     app.assert_consistent(OWN).await;

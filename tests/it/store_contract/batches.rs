@@ -170,15 +170,6 @@ async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRE
 
 #[rstest]
 #[tokio::test]
-async fn batch_of_a_missing_level_is_refused(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::new(backend).await;
-    let batch = [(); 2].map(|()| deduction("a", 1));
-    let unknown = [AttemptOutcome::UnknownSku, AttemptOutcome::UnknownSku];
-    assert_eq!(all(&fixture, &batch).await, unknown);
-}
-
-#[rstest]
-#[tokio::test]
 async fn many_rows_of_any_length_fit_into_a_batch(
     #[values(Sqlite, Mysql, Postgres)] backend: Backend,
 ) {
@@ -281,37 +272,6 @@ async fn batch_that_waits_past_its_expiry_takes_nothing(
     assert_eq!(answers, [conflict.clone(), conflict]);
     assert_eq!(fixture.level("a").await.on_hand, 5);
     fixture.assert_in_order("a").await;
-}
-
-#[rstest]
-#[tokio::test]
-async fn batch_waits_for_a_locked_row_within_the_limit(
-    #[values(Sqlite, Mysql, Postgres)] backend: Backend,
-) {
-    let fixture = Fixture::with(backend, "a", 5).await;
-    let rival = Rival::holding_stock(backend, &fixture.url).await;
-    let batch = [(); 5].map(|()| deduction("a", 1));
-    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
-    for answer in answers.expect("bounded") {
-        assert_matches!(answer, Err(StoreError::LockWait(_)));
-    }
-    rival.let_go().await;
-    let batch = [deduction("a", 4), deduction("a", 1)];
-    assert_eq!(all(&fixture, &batch).await, [committed(1), committed(0)]);
-    fixture.assert_in_order("a").await;
-}
-
-/// One message, so that the row is not locked while messages travel.
-#[rstest]
-#[tokio::test]
-async fn lone_deduction_is_that_of_single_sql(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = Fixture::with(on, "a", 1).await;
-    let key = deduction_with_key("a", 1, "K");
-    let lone = std::slice::from_ref(&key);
-    assert_eq!(all(&fixture, lone).await, [committed(0)]);
-    assert!(all(&fixture, &[]).await.is_empty());
-    let refused = all(&fixture, &[deduction("a", 1)]).await;
-    assert_eq!(refused, [AttemptOutcome::Insufficient { available: 0 }]);
 }
 
 /// The rules of an adjustment need the level.

@@ -9,21 +9,18 @@ use stocklock::ports::AttemptOutcome;
 use stocklock_testkit::run::number;
 use tokio::task::JoinSet;
 
-use super::fixture::{Fixture, Raw, creation, open};
+use super::fixture::{creation, open};
+use crate::support::deadlocks::DeadlockCounter;
 use crate::support::services::Backend::Mysql;
-use crate::support::services::{PrivateServer, Program, Settings};
 
 const DEFAULT_CREATIONS: u32 = 200;
 const CLIENTS: u32 = 32;
 
-/// The server has no other clients, because it counts deadlocks for all together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn skus_are_created_in_parallel_without_deadlocks() {
     let creations = number("TEST_CREATIONS", DEFAULT_CREATIONS);
-    let server = PrivateServer::launch(Program::MariaDb, &Settings::Test, &[]).await;
-    let server = server.expect("MariaDB starts");
-    let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
-    let store = open(server.url(), CLIENTS);
+    let mut shop = DeadlockCounter::start(Mysql, 0).await;
+    let store = open(&shop.app.database_url, CLIENTS);
     let next = Arc::new(AtomicU32::new(0));
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
@@ -43,12 +40,8 @@ async fn skus_are_created_in_parallel_without_deadlocks() {
     }
     clients.join_all().await;
 
-    let mut raw = Raw::connect(Mysql, server.url()).await;
-    let deadlocks = "SELECT variable_value FROM information_schema.global_status
-        WHERE variable_name = 'Innodb_deadlocks'";
-    let deadlocks = raw.text(deadlocks).await;
-    println!("figure: {creations} SKUs, {CLIENTS} clients: {deadlocks:?} deadlocks");
-    assert_eq!(deadlocks.as_deref(), Some("0"));
+    println!("figure: {creations} SKUs, {CLIENTS} clients");
+    shop.is_zero().await;
     let last = format!("sku-{:07}", creations - 1);
-    assert_eq!(fixture.level(&last).await.on_hand, 1);
+    assert_eq!(shop.app.audit(&last).await["on_hand"], 1);
 }

@@ -77,18 +77,6 @@ async fn order_takes_every_line(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On
 
 #[rstest]
 #[tokio::test]
-async fn order_with_a_short_line_takes_nothing(#[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On) {
-    let fixture = two_levels(on, 0).await;
-    let refused = fixture.deductions().write(&order(&["a", "b"])).await;
-    assert_eq!(refused.unwrap(), short(&[(1, 0)]));
-    assert_eq!(on_hand(&fixture).await, (2, 0));
-    let refused = made(&fixture, &[order(&["a", "b"])]).await;
-    assert_eq!(refused, [Some(short(&[(1, 0)]))]);
-    assert_eq!(on_hand(&fixture).await, (2, 0));
-}
-
-#[rstest]
-#[tokio::test]
 async fn order_that_names_a_level_twice_needs_the_sum(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {

@@ -74,17 +74,6 @@ async fn row_format_that_changes_later_is_accepted() {
     assert_sells(&fixture).await;
 }
 
-#[rstest]
-#[case("ROW")]
-#[case("MIXED")]
-#[tokio::test]
-async fn binary_log_of_rows_is_accepted(#[case] format: &str) {
-    let format = format!("--binlog-format={format}");
-    let server = mariadb(&["--log-bin=binary", "--server-id=1", &format]).await;
-    let fixture = Fixture::at(Mysql, server.url().to_owned()).await;
-    assert_sells(&fixture).await;
-}
-
 /// With a binary log, MariaDB asks for SUPER before it creates functions, but not procedures.
 #[tokio::test]
 async fn missing_privilege_or_procedure_is_refused() {

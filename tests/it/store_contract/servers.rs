@@ -10,25 +10,13 @@ use stocklock_testkit::assert_matches;
 use tokio::time::{sleep, timeout};
 
 use super::fixture::{
-    Fixture, Raw, SOON, adjustment, committed, creation, deduction, open, open_patient, short,
-    start_deduction,
+    Fixture, Raw, SOON, adjustment, committed, creation, deduction, open, short, start_deduction,
 };
 use crate::support::app::{TestApp, send};
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres};
 use crate::support::services::{PrivateServer, fresh_database};
-
-#[rstest]
-#[tokio::test]
-async fn server_that_refuses_the_login_is_unavailable(#[values(Mysql, Postgres)] backend: Backend) {
-    let database = fresh_database(backend).await;
-    let mut url = reqwest::Url::parse(&database.url).unwrap();
-    url.set_path("nowhere");
-    let store = open(url.as_str(), 1);
-    let outcome = store.deduct(&deduction("a", 1)).await;
-    assert_matches!(outcome, Err(StoreError::Unavailable(..)));
-}
 
 /// If ROLLBACK gets no answer, the refusal stands. If the INSERT of a new level gets none, nothing was
 /// committed, and the server is unavailable. If COMMIT gets none, the outcome is unknown.
@@ -54,24 +42,6 @@ async fn silence_of_the_server_is_bounded(#[values(Mysql, Postgres)] backend: Ba
     let adjusted = adjustment("a", 1);
     let adjusted = silent(backend.commit_message(), SOON, adjusted).await;
     assert_matches!(adjusted, Err(StoreError::OutcomeUnknown(..)));
-}
-
-/// A replica whose connections are all busy is ready.
-#[rstest]
-#[tokio::test]
-async fn readiness_does_not_wait_for_a_connection(#[values(Mysql, Postgres)] backend: Backend) {
-    let fixture = Fixture::with(backend, "a", 10).await;
-    let store = open_patient(&fixture.url);
-    store.check_writable().await.unwrap();
-    let rival = Rival::holding_stock(backend, &fixture.url).await;
-    let waiting = start_deduction(&store, deduction("a", 1));
-    fixture.until_waiting().await;
-
-    let ready = timeout(SOON, store.check_writable()).await;
-    assert!(matches!(ready, Ok(Ok(()))), "{ready:?}");
-    assert!(!waiting.is_finished(), "the connection is in use");
-    rival.let_go().await;
-    waiting.await.unwrap().unwrap();
 }
 
 /// A readiness probe drops each check after a moment. No dropped check may cost the pool a

@@ -36,11 +36,3 @@ pub(crate) async fn sales_during<T>(
         }
     }
 }
-
-#[test]
-fn p99_of_a_hundred_times_is_the_longest() {
-    for (times, expected) in [(1, 1), (2, 2), (100, 100), (101, 100), (200, 199)] {
-        let times = (1..=times).rev().map(Duration::from_secs).collect();
-        assert_eq!(p99(times), Duration::from_secs(expected));
-    }
-}

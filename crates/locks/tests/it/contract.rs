@@ -51,8 +51,7 @@ groups! {$
     // What every back end must do.
     basics:
         core[
-            many_contenders_have_one_holder_at_a_time, locks_with_different_names_are_independent,
-            acquire_of_held_lock_fails_at_wait_limit, try_acquire_of_held_lock_returns_none,
+            many_contenders_have_one_holder_at_a_time, acquire_of_held_lock_fails_at_wait_limit,
             repeated_release_keeps_lock_of_next_holder, dropped_guard_is_released_in_background,
             child_guard_keeps_lock_after_parent_release, run_releases_lock_when_body_ends,
             shutdown_releases_locks_and_ends_waits, shutdown_keeps_locks_of_another_manager,
@@ -79,9 +78,8 @@ groups! {$
             loss_of_one_lock_is_loss_of_all, multi_lock_dropped_at_any_time_leaves_nothing,
         ]
         admin[
-            holder_is_shown_with_token_age_and_lease, waiting_tasks_of_manager_are_counted,
-            revoked_holder_learns_it_and_next_one_enters, verify_and_release_report_revocation,
-            revocation_affects_only_its_holder,
+            holder_is_shown_with_token_age_and_lease, revoked_holder_learns_it_and_next_one_enters,
+            verify_and_release_report_revocation, revocation_affects_only_its_holder,
         ];
     // Logic of the client, which depends little on the back end.
     limits: leases[
@@ -92,7 +90,7 @@ groups! {$
     common_limit: multi[multi_lock_has_one_wait_limit];
     next_period: jobs[job_whose_runner_is_gone_waits_for_next_period];
     // With fencing tokens, and one server that has executed every request when it is answered.
-    tokens: core[tokens_grow_within_one_source] cancel[acquire_dropped_between_polls_leaves_nothing];
+    tokens: cancel[acquire_dropped_between_polls_leaves_nothing];
     periods: jobs[
         job_runs_once_per_period_over_processes, job_runs_again_after_its_period,
         job_longer_than_its_period_runs_alone,
@@ -112,8 +110,7 @@ groups! {$
         permits[
             readers_share_lock_and_exclude_writer, waiting_writer_stops_new_readers,
             waiting_readers_acquire_together, permits_never_exceed_their_limit,
-            claims_are_granted_in_order_of_arrival, permits_of_expired_holder_return,
-            renewals_keep_permits_for_many_leases, raised_limit_admits_waiters,
+            claims_are_granted_in_order_of_arrival, raised_limit_admits_waiters,
             downgraded_writer_admits_readers, impossible_permits_are_refused,
             claim_dropped_at_any_time_leaves_nothing,
         ]

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use stocklock_locks::backend::{Change, Numbers as _};
-use stocklock_locks::memory::Question;
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
@@ -37,22 +36,6 @@ async fn latches_expire_and_barriers_leave_nothing_on_model() {
     kept.wait(Duration::ZERO).await.unwrap();
     tokio::time::sleep(Duration::from_mins(11)).await;
     assert_eq!(rig.server.stored_numbers(), 0);
-}
-
-/// A request that arrives after its repetition changes nothing.
-#[tokio::test(start_paused = true)]
-async fn late_change_counts_once_on_model() {
-    let rig = MemoryRig::start().await;
-    let number = rig.manager().number("hits");
-    rig.server.delay_requests(Question::Change, 1);
-    let begin = rig.now();
-    assert_eq!(number.add(1).await.unwrap(), 1);
-    let took = rig.now().since(begin);
-    assert!(took >= Duration::from_secs(1), "it was not delayed");
-    number.add(1).await.unwrap();
-    rig.server.deliver();
-    tokio::time::sleep(rig.moment()).await;
-    assert_eq!(number.get().await.unwrap(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,9 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use stocklock_locks::LockManager;
 use stocklock_locks::backend::Fencing;
-use stocklock_locks::clock::BootClock;
 use stocklock_locks::local::LocalBackend;
-use stocklock_locks::memory::MemoryServer;
 use stocklock_testkit::alone::alone;
 use stocklock_testkit::run::variable;
 use stocklock_testkit::servers::Backend::Postgres;
@@ -157,16 +155,6 @@ fn names_used_once_leave_nothing_in_process() {
         let backend = LocalBackend::new();
         leave_nothing([backend.clone(), backend.clone()], names(10_000, MILLION)).await;
         assert_eq!(backend.held(), 0);
-    });
-}
-
-#[test]
-fn names_used_once_leave_nothing_on_model() {
-    in_its_own_process("names_used_once_leave_nothing_on_model", async {
-        // It remembers the last token of each name, in this process.
-        let server = MemoryServer::new(BootClock);
-        leave_nothing([server.client(), server.client()], 10_000).await;
-        assert_eq!(server.held(), 0);
     });
 }
 

@@ -317,19 +317,3 @@ async fn master_that_may_lose_votes_is_warned_about() {
     };
     eventually("all three are warned about", SOON, warned).await;
 }
-
-mod full {
-    use rstest::rstest;
-    use rustix::process::Signal;
-
-    #[rstest]
-    #[case::killed(3, Signal::KILL)]
-    #[case::stopped(5, Signal::STOP)]
-    #[tokio::test]
-    async fn minority_of_masters_that_is_down_changes_nothing(
-        #[case] masters: usize,
-        #[case] signal: Signal,
-    ) {
-        super::minority_of_masters_that_is_down_changes_nothing(masters, signal).await;
-    }
-}

@@ -81,7 +81,9 @@ async fn sweep_removes_more_rows_than_one_statement(
 /// Rows that expire after the first sweep are removed while a process uses locks.
 #[rstest]
 #[tokio::test]
-async fn sweeps_continue_while_locks_are_released(#[values(Postgres)] kind: Backend) {
+async fn sweeps_continue_while_locks_are_released(
+    #[values(Sqlite, Mysql, Postgres)] kind: Backend,
+) {
     let rig = SqlRig::start(kind).await;
     let manager = rig.manager();
     rig.change(dead_holder("first", 1, 1)).await;
@@ -213,15 +215,4 @@ async fn renewals_go_on_after_a_change_of_a_columns_type() {
     }
     guard.check().unwrap();
     guard.release().await;
-}
-
-mod full {
-    use rstest::rstest;
-    use stocklock_testkit::servers::Backend::{self, Mysql, Sqlite};
-
-    #[rstest]
-    #[tokio::test]
-    async fn sweeps_continue_while_locks_are_released(#[values(Sqlite, Mysql)] kind: Backend) {
-        super::sweeps_continue_while_locks_are_released(kind).await;
-    }
 }

@@ -235,22 +235,6 @@ async fn handler_that_returns_after_the_loss_gets_504() {
     assert_eq!(handlers.ended(), (0, 1));
 }
 
-/// A handler that hangs keeps the lock for its lease and its renewals, here for none.
-#[tokio::test(start_paused = true)]
-async fn hanging_handler_loses_lock_after_max_renewals() {
-    let (server, handlers) = (server(), Handlers::blocking(Duration::ZERO));
-    let hanging = layer(&manager(&server), |lock| lock.max_renewals(0));
-    let hanging = send(&handlers, &hanging, "a");
-    handlers.wait_until_running(1).await;
-    let next = layer(&manager(&server), |lock| lock.wait(LEASE * 2));
-    let next = send(&handlers, &next, "a");
-    assert_eq!(answer(hanging).await.status(), StatusCode::GATEWAY_TIMEOUT);
-    handlers.wait_until_running(1).await;
-    handlers.may_finish.add_permits(1);
-    assert_eq!(answer(next).await.status(), StatusCode::OK);
-    assert_eq!(handlers.most.load(Ordering::SeqCst), 1);
-}
-
 /// A server of locks that is away is not an error of the handler.
 #[tokio::test(start_paused = true)]
 async fn request_is_refused_while_the_server_is_away() {

@@ -22,30 +22,10 @@ mod sessions;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{
-    Faults, Rig, RigExt, eventually, holder, request, source_of, try_lock, use_lock,
-    wait_until_left, wait_until_nothing_is_left,
+    Faults, Rig, RigExt, eventually, holder, request, source_of, use_lock, wait_until_left,
 };
 
 const SOON: Duration = Duration::from_secs(10);
-
-/// The session ends while its client holds a lock. The holder learns the reason, the next
-/// acquisition uses a new session, and no node of the old session is in its way.
-#[tokio::test]
-async fn expired_session_is_replaced() {
-    let rig = ZooKeeperRig::start().await;
-    let (manager, other) = (rig.manager(), rig.manager());
-    let guard = manager.lock("held").acquire().await.unwrap();
-    rig.block().await;
-    let reason = guard.lost().await;
-    assert_matches!(reason, LostReason::Expired | LostReason::SessionExpired);
-    wait_until_nothing_is_left(&rig, rig.leases(3)).await;
-    rig.unblock().await;
-    let lock = manager.lock("held").wait(Duration::from_secs(10));
-    let again = lock.acquire().await.unwrap();
-    assert!(try_lock(&other, "held").await.is_none());
-    again.release().await;
-    wait_until_nothing_is_left(&rig, rig.soon()).await;
-}
 
 /// The session of a waiter ends. Its watch cannot fire any more, so it waits again in a new
 /// session.
@@ -170,21 +150,6 @@ async fn waiter_is_woken_after_connection_loss() {
         waiting.await.unwrap().unwrap().release().await;
         assert!(rig.now().since(begin) < rig.leases(1), "{mode:?}");
     }
-}
-
-/// A reconnect triggers a renewal of all locks, except those that have reached `max_renewals`.
-#[tokio::test]
-async fn reconnect_does_not_renew_past_max_renewals() {
-    let rig = ZooKeeperRig::start().await;
-    let manager = rig.manager();
-    let lock = manager.lock("renewed").max_renewals(0);
-    let guard = lock.acquire().await.unwrap();
-    let deadline = guard.valid_until();
-    tokio::time::sleep(rig.lease() / 3).await;
-    rig.proxy.set(Mode::Refuse).await;
-    rig.proxy.set(Mode::Pass).await;
-    assert_eq!(guard.lost().await, LostReason::MaxRenewals);
-    assert_eq!(guard.valid_until(), deadline);
 }
 
 /// A node lives as long as its session, which may be longer than the lease. An acquisition that

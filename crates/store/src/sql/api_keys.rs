@@ -1,5 +1,5 @@
-//! API keys. A replica reads all of them on the connection for readiness, so that no flood of requests delays
-//! a revocation.
+//! API keys. A replica reads them on the connection for readiness, so that no flood of requests delays a
+//! revocation.
 
 use async_trait::async_trait;
 
@@ -32,15 +32,18 @@ rows! {
 pub struct KeyList {
     /// The clock of the database just before they were read, in milliseconds since 1970.
     pub now: i64,
-    /// The oldest first.
+    /// What was asked for.
     pub keys: Vec<ApiKey>,
 }
 
 /// Reads and changes the API keys of a database.
 #[async_trait]
 pub trait ApiKeys: Send + Sync {
-    /// All of them.
+    /// All of them, the oldest first.
     async fn api_keys(&self) -> Result<KeyList>;
+
+    /// Those that are neither revoked nor expired.
+    async fn valid_api_keys(&self) -> Result<KeyList>;
 
     /// Stores a new one.
     async fn add_api_key(&self, key: &ApiKey) -> Result<()>;
@@ -52,13 +55,16 @@ pub trait ApiKeys: Send + Sync {
 #[async_trait]
 impl<D: Dialect> ApiKeys for SqlStore<D> {
     async fn api_keys(&self) -> Result<KeyList> {
-        let texts = D::texts();
-        let now: Vec<(i64,)> = self.select(&self.probe, &texts.clock, &[]).await?;
-        let rows: Vec<KeyRow> = self.select(&self.probe, &texts.api_keys, &[]).await?;
-        Ok(KeyList {
-            now: now.first().map_or(i64::MAX, |(now,)| *now),
-            keys: rows.into_iter().filter_map(KeyRow::key).collect(),
-        })
+        let now = self.now().await?;
+        let rows = self.select(&self.probe, &D::texts().api_keys, &[]).await?;
+        Ok(KeyList::of(now, rows))
+    }
+
+    async fn valid_api_keys(&self) -> Result<KeyList> {
+        let now = self.now().await?;
+        let valid = &D::texts().valid_api_keys;
+        let rows = self.select(&self.probe, valid, &values![now]).await?;
+        Ok(KeyList::of(now, rows))
     }
 
     async fn add_api_key(&self, key: &ApiKey) -> Result<()> {
@@ -83,6 +89,20 @@ impl<D: Dialect> ApiKeys for SqlStore<D> {
         let columns = values![id];
         let revoked = self.change_rows(&D::texts().revoke_api_key, &columns);
         revoked.await.map(drop)
+    }
+}
+
+impl<D: Dialect> SqlStore<D> {
+    async fn now(&self) -> Result<i64> {
+        let now: Vec<(i64,)> = self.select(&self.probe, &D::texts().clock, &[]).await?;
+        Ok(now.first().map_or(i64::MAX, |(now,)| *now))
+    }
+}
+
+impl KeyList {
+    fn of(now: i64, rows: Vec<KeyRow>) -> Self {
+        let keys = rows.into_iter().filter_map(KeyRow::key).collect();
+        Self { now, keys }
     }
 }
 

@@ -6,6 +6,7 @@
 //! database and no sequence decides that, so a late commit cannot be skipped: its level has a later version then.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -92,8 +93,9 @@ pub trait Feed: Send + Sync {
     /// next of them. Returns whether all are done.
     async fn fill_published(&self) -> Result<bool>;
 
-    /// Publishes the changes of some of the levels that are remembered. Returns the number of the last row; `None`:
-    /// there was nothing to publish. After an error, the levels are still remembered.
+    /// Publishes the changes of the levels that are remembered now; those that are remembered meanwhile are left.
+    /// Returns the number of the last row; `None`: there was nothing to publish. After an error, the levels that are
+    /// not published are still remembered.
     async fn publish(&self) -> Result<Option<i64>>;
 
     /// The position after the last row. `None`: the events were just switched on, so changes may never be published.
@@ -108,8 +110,9 @@ pub trait Feed: Send + Sync {
         limit: u32,
     ) -> Result<EventPage>;
 
-    /// Deletes rows that were published this long ago.
-    async fn trim_feed(&self, age: Duration) -> Result<()>;
+    /// Deletes some of the rows that were published this long ago, the oldest first. Returns whether there may be
+    /// more.
+    async fn trim_feed(&self, age: Duration) -> Result<bool>;
 }
 
 #[async_trait]
@@ -145,15 +148,23 @@ impl<D: Dialect> Feed for SqlStore<D> {
     }
 
     async fn publish(&self) -> Result<Option<i64>> {
-        let levels = self.changed.take(LEVELS);
-        if levels.is_empty() {
-            return Ok(None);
+        let levels = self.changed.take();
+        let (mut left, mut last) = (&levels[..], None);
+        while !left.is_empty() {
+            let (next, others) = left.split_at(left.len().min(LEVELS));
+            match self.publish_levels(next).await {
+                Ok(seq) => last = Some(seq),
+                Err(error) => {
+                    self.changed.remember(left.iter().map(|(a, b)| (a, b)));
+                    return Err(error);
+                }
+            }
+            left = others;
         }
-        let published = self.publish_levels(&levels).await;
-        if published.is_err() {
-            self.changed.remember(levels.iter().map(|(a, b)| (a, b)));
+        if let Some(last) = last {
+            self.feed_at_standby(last).await?;
         }
-        published.map(Some)
+        Ok(last)
     }
 
     async fn last_published(&self) -> Result<Option<EventCursor>> {
@@ -161,7 +172,11 @@ impl<D: Dialect> Feed for SqlStore<D> {
             .select(&self.readers, &D::texts().feed_state, &[])
             .await?;
         let started = state.first().filter(|(_, filled)| *filled == 1);
-        Ok(started.map(|&(seq, _)| EventCursor { seq, version: None }))
+        let Some(&(seq, _)) = started else {
+            return Ok(None);
+        };
+        self.feed_at_standby(seq).await?;
+        Ok(Some(EventCursor { seq, version: None }))
     }
 
     async fn events(
@@ -189,6 +204,7 @@ impl<D: Dialect> Feed for SqlStore<D> {
         if after.next_row() != first {
             return Ok(EventPage::Expired);
         }
+        self.feed_at_standby(end).await?;
         let (chosen, cursor) = choose(rows, after, sku, limit);
         let events = self.events_of(&chosen).await?;
         Ok(EventPage::Events {
@@ -198,27 +214,23 @@ impl<D: Dialect> Feed for SqlStore<D> {
         })
     }
 
-    async fn trim_feed(&self, age: Duration) -> Result<()> {
+    async fn trim_feed(&self, age: Duration) -> Result<bool> {
         let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-        loop {
-            let oldest = values![age, STEP];
-            let old: Vec<(Option<i64>,)> = self
-                .select(&self.ledger_readers, &D::texts().last_old, &oldest)
-                .await?;
-            let Some((Some(last),)) = old.first() else {
-                return Ok(());
-            };
-            let range = values![*last];
-            let trimmed = self.change_rows(&D::texts().trim_feed, &range).await?;
-            if trimmed < STEP.unsigned_abs() {
-                return Ok(());
-            }
-        }
+        let oldest = values![age, STEP];
+        let old: Vec<(Option<i64>,)> = self
+            .select(&self.ledger_readers, &D::texts().last_old, &oldest)
+            .await?;
+        let Some((Some(last),)) = old.first() else {
+            return Ok(false);
+        };
+        let range = values![*last];
+        let trimmed = self.change_rows(&D::texts().trim_feed, &range).await?;
+        Ok(trimmed >= STEP.unsigned_abs())
     }
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Publishes the changes of these levels.
+    /// Publishes the changes of these levels. Returns the number of the last row.
     async fn publish_levels(&self, levels: &[Place]) -> Result<i64> {
         let (texts, list) = (D::texts(), places(levels.iter().map(|(a, b)| (a, b))));
         self.write(async {
@@ -242,6 +254,8 @@ impl<D: Dialect> SqlStore<D> {
                 set.map_err(before_commit)?;
             }
             tx.commit().await?;
+            // The commit has waited for the standby.
+            self.feed_at_standby.fetch_max(end, Ordering::Relaxed);
             Ok(end)
         })
         .await

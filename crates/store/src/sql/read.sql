@@ -170,9 +170,15 @@ SELECT s.version, m.received, m.sold, m.held
             AND level_version > $3 AND level_version <= $4
     ) m WHERE s.sku = $1 AND s.warehouse = $2
 
--- api_keys
+-- key_rows, a part: what begins a query of `KeyRow`
 SELECT id, name, caller, secret_hash, scopes, rate, burst, created_at, expires_at, revoked_at
-    FROM api_key ORDER BY created_at, id
+    FROM api_key
+
+-- api_keys
+{key_rows} ORDER BY created_at, id
+
+-- valid_api_keys (now)
+{key_rows} WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1)
 
 -- feed_state: the number of the last row of the feed, and whether `published` has the levels of the start
 SELECT seq, filled FROM feed_state

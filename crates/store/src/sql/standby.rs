@@ -3,9 +3,13 @@
 //! Guarantee: no answer says that an operation is recorded before a later commit has waited for the
 //! standby. So a failover loses nothing that was acknowledged, whichever replica is asked. That holds
 //! also if waits for the standby are cancelled, sessions are ended, or the primary restarts.
+//! The same holds for events that are handed out.
+
+use std::sync::atomic::Ordering;
 
 use super::SqlStore;
 use super::dialect::Dialect;
+use super::errors::unavailable;
 use crate::{Result, StoreError};
 use stocklock_core::ports::{AttemptOutcome, BatchAnswer, BatchAttempt};
 use stocklock_core::stock::Movement;
@@ -34,6 +38,16 @@ impl<D: Dialect> SqlStore<D> {
             }
         }
         BatchAttempt::Answered(answers)
+    }
+
+    /// Returns when the synchronous standby has the feed up to a row that is visible. A failover would give the number
+    /// of a row that only the primary has to another event.
+    pub(super) async fn feed_at_standby(&self, seq: i64) -> Result<()> {
+        if seq > self.feed_at_standby.load(Ordering::Relaxed) {
+            self.wait_for_standby().await.map_err(unavailable)?;
+            self.feed_at_standby.fetch_max(seq, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Returns when the synchronous standby, if there is one, has what is visible now.

@@ -88,7 +88,7 @@ statements! { Texts:
     movements sums clock ledger_id level level_locked level_locked_now level_locked_soon wanted_levels
     wanted_levels_free levels_of_sku levels_of_sku_locked levels_page fence warehouses recorded operation
     operation_with_key operations_with_reference with_keys with_ids returned audit_levels checkpoint_levels
-    checkpoint_step api_keys children last_end was_held open_lines holds_with_ids holds_page
+    checkpoint_step api_keys valid_api_keys children last_end was_held open_lines holds_with_ids holds_page
     holds_page_of_level feed_state feed_state_locked feed_page with_versions unpublished last_filled last_old
     webhooks
     create_level delete_level change_level step_version record if_available set if_unchanged if_not_fenced insert_checkpoint

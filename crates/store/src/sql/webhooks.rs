@@ -53,7 +53,7 @@ pub struct Webhook {
     pub types: String,
     /// The bound of `low`.
     pub low_at: Option<i64>,
-    /// Grows with each change by a request.
+    /// Grows with each change by a request, and when it is disabled.
     pub revision: i64,
     /// After the last event that has arrived.
     pub position: EventCursor,
@@ -111,8 +111,8 @@ pub trait Webhooks: Send + Sync {
     /// Stores a new one. Its revision is 1.
     async fn add_webhook(&self, webhook: &Webhook) -> Result<()>;
 
-    /// Stores what a request has changed: address, secrets, filters, and whether it is disabled. The old secret is
-    /// used for `overlap` from now on. Returns whether the revision was still that of `webhook`.
+    /// Stores what a request has changed: address, secrets, filters, and whether it is disabled. A secret is used for
+    /// `overlap` after it has become the old one. Returns whether the revision was still that of `webhook`.
     async fn change_webhook(&self, webhook: &Webhook, overlap: Duration) -> Result<bool>;
 
     /// Moves it to a position and the end of a batch. Returns whether it was where `webhook` is.
@@ -123,7 +123,8 @@ pub trait Webhooks: Send + Sync {
         batch_end: Option<EventCursor>,
     ) -> Result<bool>;
 
-    /// Records a failure, and disables the webhook if it has failed for longer than `patience`, or `is_gone`.
+    /// Records a failure, and disables the webhook if it has failed for longer than `patience`, or `is_gone`. No change
+    /// that was read before can enable it then.
     async fn fail_webhook(
         &self,
         webhook: &Webhook,
@@ -154,6 +155,7 @@ impl<D: Dialect> Webhooks for SqlStore<D> {
             &*webhook.types,
             webhook.low_at,
             &*position,
+            webhook.created_at,
         ];
         let inserted = self.change_rows(&D::texts().insert_webhook, &columns);
         inserted.await.map(drop)
@@ -170,7 +172,7 @@ impl<D: Dialect> Webhooks for SqlStore<D> {
             millis(overlap),
             &*webhook.types,
             webhook.low_at,
-            i64::from(webhook.disabled_at.is_some()),
+            webhook.disabled_at,
         ];
         let changed = self.change_rows(&D::texts().change_webhook, &columns);
         Ok(changed.await? > 0)

@@ -87,15 +87,14 @@ INSERT INTO published (sku, warehouse, version) SELECT sku, warehouse, version F
 -- trim_feed (seq)
 DELETE FROM feed WHERE seq <= $1
 
--- insert_webhook (id, url, secret, types, limit, cursor)
+-- insert_webhook (id, url, secret, types, limit, cursor, time)
 INSERT INTO webhook (id, url, secret, types, low_at, revision, position, created_at)
-    VALUES ($1, $2, $3, $4, $5, 1, $6, cast({now} AS {integer}))
+    VALUES ($1, $2, $3, $4, $5, 1, $6, $7)
 
--- change_webhook (id, revision, url, secret, old secret, time, types, limit, 1 or 0): unless another request was
--- faster; the time says how long an old secret is used after its rotation, 1 disables
-UPDATE webhook SET old_until = CASE WHEN secret = $4 THEN old_until ELSE cast({now} AS {integer}) + $6 END,
-        url = $3, secret = $4, old_secret = $5, types = $7,
-        low_at = $8, disabled_at = CASE WHEN $9 = 1 THEN coalesce(disabled_at, cast({now} AS {integer})) END,
+-- change_webhook (id, revision, url, secret, old secret, time, types, limit, time): unless another request was faster;
+-- the first time says how long a secret is used after it has become the old one
+UPDATE webhook SET old_until = CASE WHEN old_secret = $5 THEN old_until ELSE cast({now} AS {integer}) + $6 END,
+        url = $3, secret = $4, old_secret = $5, types = $7, low_at = $8, disabled_at = $9,
         failing_since = NULL, problem = NULL, revision = revision + 1
     WHERE id = $1 AND revision = $2
 
@@ -104,9 +103,13 @@ UPDATE webhook SET old_until = CASE WHEN secret = $4 THEN old_until ELSE cast({n
 UPDATE webhook SET position = $4, batch_end = $5, failing_since = NULL, problem = NULL
     WHERE id = $1 AND revision = $2 AND position = $3 AND coalesce(batch_end, '') = $6
 
+-- gives_up, a part: whether a failure disables a webhook
+$5 = 1 OR failing_since < {now} - $4
+
 -- fail_webhook (id, revision, text, time, 1 or 0): disabled if it has failed for so long, or is gone
 UPDATE webhook SET problem = $3, failing_since = coalesce(failing_since, cast({now} AS {integer})),
-        disabled_at = CASE WHEN $5 = 1 OR failing_since < {now} - $4 THEN cast({now} AS {integer}) END
+        disabled_at = CASE WHEN {gives_up} THEN cast({now} AS {integer}) END,
+        revision = revision + CASE WHEN {gives_up} THEN 1 ELSE 0 END
     WHERE id = $1 AND revision = $2 AND disabled_at IS NULL
 
 -- delete_webhook (id)

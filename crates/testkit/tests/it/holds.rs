@@ -1,4 +1,4 @@
-//! Messages that the proxy holds on their way.
+//! Messages that the proxy holds on their way, or at which it cuts.
 
 use sqlx::{Connection, MySqlConnection, PgConnection};
 use stocklock_testkit::proxy::{Mode, Proxy};
@@ -161,6 +161,23 @@ async fn dropped_hold_holds_nothing() {
     reads(&mut server, b"STOP").await;
     sends(&mut client, b"HALT").await;
     reads(&mut server, b"HALT").await;
+}
+
+#[tokio::test]
+async fn pattern_is_found_across_reads_and_only_while_armed() {
+    let ends = Ends::new().await;
+    let (mut client, mut server) = ends.connect().await;
+    sends(&mut client, b"STOP").await;
+    reads(&mut server, b"STOP").await;
+    let trigger = ends.proxy.cut_before(b"STOP", 1);
+    sends(&mut client, b"...ST").await;
+    reads(&mut server, b"...ST").await;
+    sends(&mut client, b"OP").await;
+    assert_eq!(soon(server.read(&mut [0])).await.unwrap(), 0);
+    let (mut client, mut server) = ends.connect().await;
+    sends(&mut client, b"STOP").await;
+    reads(&mut server, b"STOP").await;
+    assert_eq!(trigger.fired(), 1);
 }
 
 async fn select(backend: Backend, url: &str, value: &str) -> sqlx::Result<String> {

@@ -28,6 +28,11 @@ async fn age_counts_from_before_the_batch_was_sent() {
     sold_out.answer(sending, &[Ok(short(0))]);
     assert_eq!(sold_out.available(&one), Some(0));
     assert_eq!(sold_out.available(&Deduction::sample("b")), None);
+    let elsewhere = Deduction {
+        warehouse: Warehouse::parse("north").expect("a name"),
+        ..one.clone()
+    };
+    assert_eq!(sold_out.available(&elsewhere), None);
     tokio::time::advance(MAX_AGE / 2).await;
     assert_eq!(sold_out.available(&one), Some(0));
     tokio::time::advance(Duration::from_millis(1)).await;

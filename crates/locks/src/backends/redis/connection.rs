@@ -227,7 +227,7 @@ pub(super) fn backend_error(error: RedisError) -> BackendError {
 
 #[cfg(test)]
 mod tests {
-    use redis::{ErrorKind, RedisError, ServerErrorKind};
+    use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
     use super::backend_error;
 
@@ -245,6 +245,19 @@ mod tests {
             assert_eq!(error.is_permanent(), permanent, "{kind:?}");
             let is_refusal = matches!(kind, ErrorKind::Server(_));
             assert_eq!(error.is_refusal(), is_refusal, "{kind:?}");
+        }
+    }
+
+    /// The driver has a kind of its own for the first one only.
+    #[test]
+    fn transient_refusal_shows_the_code_of_the_server() {
+        let loading = ErrorKind::Server(ServerErrorKind::BusyLoading);
+        let loading = RedisError::from((loading, "busy", "its data".to_owned()));
+        let snapshots = make_extension_error("MISCONF".to_owned(), Some("disk".to_owned()));
+        for (error, expected) in [(loading, "LOADING its data"), (snapshots, "MISCONF disk")] {
+            let error = backend_error(error);
+            assert!(error.is_refusal() && !error.is_permanent(), "{error}");
+            assert_eq!(error.to_string(), expected);
         }
     }
 }

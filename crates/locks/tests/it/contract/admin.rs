@@ -52,33 +52,21 @@ pub(super) async fn holder_is_shown_with_token_age_and_lease(rig: &impl Rig) {
     assert_eq!(inspect(other.lock("seen")).await, LockView::default());
 }
 
-pub(super) async fn waiting_tasks_of_manager_are_counted(rig: &impl Rig) {
-    let (one, other) = (rig.manager(), rig.manager());
-    let guard = one.lock("counted").acquire().await.unwrap();
-    let wait = || tokio::spawn(other.lock("counted").wait(rig.lease() * 5).acquire());
-    let tasks = [wait(), wait(), wait()];
-    let all_wait = async || inspect(other.lock("counted")).await.local_waiters == tasks.len();
-    eventually("all tasks wait", rig.soon() * 4, all_wait).await;
-    assert_eq!(inspect(one.lock("counted")).await.local_waiters, 0);
-    guard.release().await;
-    for task in tasks {
-        task.await.unwrap().unwrap().release().await;
-    }
-}
-
 pub(super) async fn revoked_holder_learns_it_and_next_one_enters(rig: &impl Rig) {
     let (one, other, operator) = (rig.manager(), rig.manager(), rig.manager());
     let guard = one.lock("revoked").lease(LEASE).acquire().await.unwrap();
-    let next = tokio::spawn(other.lock("revoked").wait(SOON).acquire());
-    let waits = async || inspect(other.lock("revoked")).await.local_waiters == 1;
-    eventually("a task waits", SOON, waits).await;
+    let wait = || tokio::spawn(other.lock("revoked").wait(SOON).acquire());
+    let (next, last) = (wait(), wait());
+    let both_wait = async || inspect(other.lock("revoked")).await.local_waiters == 2;
+    eventually("both tasks wait", SOON, both_wait).await;
+    assert_eq!(inspect(one.lock("revoked")).await.local_waiters, 0);
     revoke_holder(operator.lock("revoked")).await;
     let next = next.await.unwrap().unwrap();
     rig.assert_grows(rig.token(&guard), &next);
     assert_eq!(guard.lost().await, LostReason::Revoked);
     assert_eq!(loss(guard.release().await), Some(LostReason::Revoked));
     next.verify().await.unwrap();
-    next.release().await;
+    hand_over(next, last).await;
     use_lock(&one, "revoked").await;
     wait_until_nothing_is_left(rig, SOON).await;
 }

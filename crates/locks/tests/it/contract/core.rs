@@ -9,7 +9,7 @@ use stocklock_locks::{LockError, LostReason, ReleaseOutcome};
 use stocklock_testkit::assert_matches;
 
 use crate::rig::{
-    Rig, RigExt, TokenRig, eventually, request, try_lock, use_lock, wait_until_left,
+    Rig, RigExt, eventually, request, try_lock, use_lock, wait_until_left,
     wait_until_nothing_is_left,
 };
 
@@ -36,15 +36,6 @@ pub(super) async fn many_contenders_have_one_holder_at_a_time(rig: &impl Rig) {
     wait_until_nothing_is_left(rig, rig.soon()).await;
 }
 
-pub(super) async fn locks_with_different_names_are_independent(rig: &impl Rig) {
-    let (one, other) = (rig.manager(), rig.manager());
-    let _a = one.lock("a").acquire().await.unwrap();
-    let begin = rig.now();
-    let _b = other.lock("b").acquire().await.unwrap();
-    let _c = one.lock("c").acquire().await.unwrap();
-    assert!(rig.now().since(begin) < rig.soon());
-}
-
 pub(super) async fn acquire_of_held_lock_fails_at_wait_limit(rig: &impl Rig) {
     let (holder, remote) = (rig.manager(), rig.manager());
     let _guard = holder.lock("busy").acquire().await.unwrap();
@@ -59,29 +50,6 @@ pub(super) async fn acquire_of_held_lock_fails_at_wait_limit(rig: &impl Rig) {
         assert!(took >= limit && took < limit + rig.soon(), "{took:?}");
     }
     wait_until_left(rig, 1, rig.soon()).await;
-}
-
-pub(super) async fn try_acquire_of_held_lock_returns_none(rig: &impl Rig) {
-    let (one, other) = (rig.manager(), rig.manager());
-    let guard = try_lock(&one, "tried").await.expect("the lock is free");
-    assert!(try_lock(&other, "tried").await.is_none());
-    assert!(try_lock(&one, "tried").await.is_none());
-    guard.release().await;
-    assert!(try_lock(&other, "tried").await.is_some());
-}
-
-pub(super) async fn tokens_grow_within_one_source(rig: &impl TokenRig) {
-    let managers = [rig.manager(), rig.manager()];
-    let mut last = None;
-    for round in 0..10 {
-        let guard = managers[round % 2].lock("fenced").acquire().await.unwrap();
-        let this = (guard.source().to_owned(), guard.token());
-        if let Some((source, token)) = last.replace(this.clone()) {
-            assert_eq!(source, this.0);
-            assert!(token < this.1, "{token} before {}", this.1);
-        }
-        guard.release().await;
-    }
 }
 
 /// A release may arrive twice if the answer to the first one was lost.

@@ -7,7 +7,6 @@ use stocklock_locks::{LockError, OncePer};
 use stocklock_testkit::assert_matches;
 
 use crate::holder::{Holder, LEASE};
-use crate::rig::redis::RedisRig;
 use crate::rig::{RigExt, Served, TokenRig, eventually, hand_over};
 
 const SLACK: Duration = Duration::from_secs(10);
@@ -94,28 +93,4 @@ pub(super) async fn killed_party_holds_up_none(rig: &(impl Served + TokenRig)) {
     // The dead process is not counted either.
     let error = barrier.enter(rig.moment()).await.unwrap_err();
     assert_matches!(error, LockError::Incomplete { .. });
-}
-
-/// Two of three permits are held by a process that is stopped for longer than its lease. A waiter gets
-/// them, and the permit of another holder stays with it.
-#[tokio::test]
-async fn stopped_holder_of_permits_learns_of_its_loss() {
-    let rig = RedisRig::start().await;
-    let manager = rig.manager();
-    let permits = |take| manager.permits("stopped", take, 3).wait(LEASE * 10);
-    let kept = permits(1).acquire().await.unwrap();
-    let (mut holder, token) = Holder::start_with_permits(&rig.url(), "stopped", "2/3").await;
-    let free = permits(2).try_acquire().await.unwrap();
-    assert!(free.is_none());
-    holder.signal(Signal::STOP);
-    let guard = permits(2).acquire().await.unwrap();
-    rig.assert_grows(token, &guard);
-    holder.signal(Signal::CONT);
-    let line = holder.line(SLACK * 3).await;
-    assert!(line.starts_with("lost "), "{line}");
-    guard.verify().await.unwrap();
-    kept.verify().await.unwrap();
-    // The release of the lost permits returned none of those that the waiter has now.
-    let free = permits(1).try_acquire().await.unwrap();
-    assert!(free.is_none());
 }

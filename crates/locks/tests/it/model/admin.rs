@@ -49,22 +49,6 @@ async fn revocation_with_lost_answer_can_be_repeated() {
     assert!(guard.token() < next.token());
 }
 
-/// The request that the server did not answer was lost, so the holder is not affected.
-#[tokio::test(start_paused = true)]
-async fn revocation_that_never_arrives_changes_nothing() {
-    let server = server();
-    let [one, operator] = [manager(&server), manager(&server)];
-    let guard = one.lock("a").acquire().await.unwrap();
-    let nonce = holder(operator.lock("a")).await.nonce;
-    server.lose_requests(Question::Revoke, 1);
-    let begin = Instant::now();
-    let lost = operator.lock("a").revoke(nonce).await;
-    assert_matches!(lost, Err(LockError::Unavailable(_)));
-    assert!(begin.elapsed() <= RESPONSE);
-    sleep(LEASE * 2).await;
-    guard.verify().await.unwrap();
-}
-
 /// The answer to the renewal contains the reason: no other request delays the loss.
 #[tokio::test(start_paused = true)]
 async fn reason_of_a_loss_needs_no_other_request() {

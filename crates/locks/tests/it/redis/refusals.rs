@@ -1,8 +1,6 @@
 //! Refusals of Redis: an acquisition repeats its request as long as the refusal may pass, and then
 //! reports the reason. A refusal costs the server one request, and nothing afterwards.
 
-use std::fs::{Permissions, set_permissions};
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rstest::rstest;
@@ -10,8 +8,6 @@ use stocklock_locks::backend::{Backend as _, Change, Numbers as _};
 use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::{LockError, LockManager};
 use stocklock_testkit::assert_matches;
-use stocklock_testkit::ports::free_port;
-use stocklock_testkit::servers::{PrivateServer, ask};
 use tokio::time::Instant;
 
 use super::run;
@@ -31,9 +27,7 @@ fn transient(error: &LockError) -> String {
 /// `end`, which stops the refusals, the long wait acquires the lock.
 async fn check_refusal(rig: &RedisRig, code: &str, end: impl AsyncFnOnce()) {
     let counts = Counts::default();
-    // One hash slot for all keys, for the test with a cluster.
-    let backend = RedisBackend::builder(&rig.url()).prefix("{lock}");
-    let manager = LockManager::builder(backend.build().unwrap());
+    let manager = LockManager::builder(RedisBackend::new(&rig.url()).unwrap());
     let manager = manager.hooks(counts.clone()).build();
     let lock = manager.lock("refused");
     let short = lock.clone().wait(Duration::from_millis(200));
@@ -150,66 +144,6 @@ async fn acquire_waits_while_writes_are_refused(
     let rig = RedisRig::start().await;
     execute(&rig, refuse).await;
     check_refusal(&rig, code, async || execute(&rig, accept).await).await;
-}
-
-/// The directory for snapshots is not writable.
-#[tokio::test]
-async fn acquire_waits_while_snapshots_fail() {
-    let rig = RedisRig::start().await;
-    let mut direct = rig.direct().await;
-    let mut set = redis::cmd("CONFIG");
-    set.arg("SET").arg("save").arg("3600 1");
-    let set: String = set.query_async(&mut direct).await.unwrap();
-    assert_eq!(set, "OK");
-    let directory = rig.server().directory();
-    let saves = async |mode: u32, status: &str| {
-        set_permissions(directory, Permissions::from_mode(mode)).unwrap();
-        let mut direct = rig.direct().await;
-        run::<String>(&mut direct, "BGSAVE").await;
-        let line = format!("rdb_last_bgsave_status:{status}");
-        let has_tried = async || {
-            let info: String = run(&mut rig.direct().await, "INFO persistence").await;
-            info.lines().any(|found| found == line)
-        };
-        eventually("a snapshot", Duration::from_secs(10), has_tried).await;
-    };
-    saves(0o500, "err").await;
-    check_refusal(&rig, "MISCONF", async || saves(0o700, "ok").await).await;
-}
-
-#[tokio::test]
-async fn acquire_waits_while_cluster_is_down() {
-    let port = free_port().to_string();
-    let settings = ["--cluster-enabled", "yes", "--cluster-port", &port];
-    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
-    let end = async || execute(&rig, "CLUSTER ADDSLOTSRANGE 0 16383").await;
-    check_refusal(&rig, "CLUSTERDOWN", end).await;
-}
-
-/// A restarted server loads its data, made slow by its settings.
-#[tokio::test]
-async fn acquire_waits_while_server_loads_data() {
-    // One millisecond per key of one kilobyte. Commands are answered after every kilobyte.
-    let settings = "--key-load-delay 1000 --loading-process-events-interval-bytes 1024 \
-                    --rdbcompression no";
-    let settings: Vec<_> = settings.split(' ').collect();
-    let rig = RedisRig::before(PrivateServer::redis(&settings).await).await;
-    let mut fill = redis::cmd("EVAL");
-    fill.arg("for i = 1, 4000 do redis.call('SET', 'k' .. i, string.rep('x', 1024)) end")
-        .arg(0);
-    let filled: () = fill.query_async(&mut rig.direct().await).await.unwrap();
-    assert_eq!(filled, ());
-    execute(&rig, "SAVE").await;
-    rig.server().kill9();
-    let loading = async || {
-        let loads = async || {
-            let answer = ask(&rig.server().address(), "PING\r\nQUIT\r\n").await;
-            answer.is_ok_and(|answer| answer.starts_with("-LOADING"))
-        };
-        eventually("the server loads", Duration::from_secs(10), loads).await;
-        check_refusal(&rig, "LOADING", async || {}).await;
-    };
-    tokio::join!(rig.server().restart(), loading());
 }
 
 /// What a script has done before it was stopped is not undone.

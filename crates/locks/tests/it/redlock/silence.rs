@@ -8,12 +8,12 @@ use stocklock_locks::redis::redlock::RedLockBackend;
 use stocklock_locks::{LockManager, LostReason};
 use stocklock_testkit::assert_matches;
 use stocklock_testkit::proxy::Mode;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::votes::set_foreign;
 use super::{SOON, foreign_vote, set};
 use crate::rig::redlock::RedLockRig;
-use crate::rig::{Rig as _, RigExt as _, loss, lost_reason, request, revoke_holder};
+use crate::rig::{RigExt as _, loss, lost_reason, request, revoke_holder};
 
 /// A renewal waits for a quarter of it at most.
 const MAX_LEASE: Duration = Duration::from_secs(40);
@@ -147,25 +147,4 @@ async fn busy_lock_is_known_without_the_silent_master() {
     assert_matches!(contender.attempt().await.unwrap(), Attempt::Busy { .. });
     assert_eq!(backend.verify("warm", warm.nonce).await.unwrap(), None);
     assert_soon(begin);
-}
-
-/// The limit per master is as long as the lease. One lock of the manager needs the silent master, and is
-/// lost. The other one is renewed together with it, and stays.
-#[tokio::test]
-async fn silent_master_costs_only_the_lock_that_needs_it() {
-    let rig = RedLockRig::start().await;
-    let manager = LockManager::new(rig.patient(RedLockRig::LEASE));
-    let manager = &manager;
-    let acquire = async |name| {
-        let lock = manager.lock(name).lease(RedLockRig::LEASE);
-        lock.acquire().await.unwrap()
-    };
-    let (needing, kept) = tokio::join!(acquire("needs"), acquire("kept"));
-    rig.wait_for_votes("needs").await;
-    rig.wait_for_votes("kept").await;
-    rig.masters[2].proxy.set(Mode::Blackhole).await;
-    assert!(rig.forget(1, "needs").await);
-    needing.lost().await;
-    sleep(RedLockRig::LEASE).await;
-    kept.check().unwrap();
 }

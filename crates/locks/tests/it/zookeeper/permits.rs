@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use stocklock_locks::LockError;
 use stocklock_testkit::assert_matches;
-use stocklock_testkit::proxy::Mode;
 
 use crate::rig::zookeeper::ZooKeeperRig;
 use crate::rig::{Faults as _, RigExt as _, eventually, wait_until_left};
@@ -104,22 +103,4 @@ async fn lost_answer_of_a_downgrade_is_repeated() {
     let next = third.write("a").wait(WAIT).acquire().await.unwrap();
     assert!(next.token() > token);
     next.release().await;
-}
-
-/// A writer becomes a reader while the connection of a waiting reader is lost. The watch of the reader
-/// fires after the reconnect.
-#[tokio::test]
-async fn downgrade_during_connection_loss_wakes_the_reader() {
-    let rig = ZooKeeperRig::start().await;
-    let (reader, other) = (rig.manager(), rig.past_the_proxy());
-    let guard = other.write("a").acquire().await.unwrap();
-    let reading = tokio::spawn(reader.read("a").wait(WAIT).acquire());
-    until_queued(&rig, 2).await;
-    rig.proxy.set(Mode::Refuse).await;
-    guard.downgrade().await.unwrap();
-    rig.proxy.set(Mode::Pass).await;
-    let read = reading.await.unwrap().unwrap();
-    guard.check().unwrap();
-    read.release().await;
-    guard.release().await;
 }

@@ -1,6 +1,7 @@
 //! What a replica remembers of its writes, until it has published them.
 
 use std::collections::HashSet;
+use std::mem;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use stocklock_core::stock::{Sku, Warehouse};
@@ -47,15 +48,9 @@ impl Changed {
         }
     }
 
-    /// Takes at most `count` of them.
-    pub(super) fn take(&self, count: usize) -> Vec<Place> {
-        let Some(mut levels) = self.levels() else {
-            return Vec::new();
-        };
-        let taken: Vec<_> = levels.iter().take(count).cloned().collect();
-        for level in &taken {
-            levels.remove(level);
-        }
-        taken
+    /// Takes all of them.
+    pub(super) fn take(&self) -> Vec<Place> {
+        let taken = self.levels().map(|mut levels| mem::take(&mut *levels));
+        taken.into_iter().flatten().collect()
     }
 }
