@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::recorded::Identities;
-use super::rules::{self, Level, State, Step};
+use super::rules::{self, Level, Step};
 use super::{Decision, LAST_MOMENT, Plan, PlannedLevel, PlannedMovement, Recorded, Snapshot};
 use crate::ports::{AttemptOutcome, ChangedLevel};
 use crate::stock::{Change, How, Line, NEVER, Operation, Refusal, Sku, StockLevel, Warehouse};
@@ -15,8 +15,8 @@ pub(super) struct Planning<'a, 's> {
     snapshot: Option<&'s Snapshot>,
     recorded: Recorded<'s>,
     sold: Identities<'a>,
-    /// What the movements have left.
-    state: State,
+    /// What lines are decided on, as those before them have left it.
+    state: Snapshot,
     /// The place of each level in the plan.
     places: HashMap<(&'a Sku, &'a Warehouse), usize>,
     plan: Plan<'a>,
@@ -25,21 +25,29 @@ pub(super) struct Planning<'a, 's> {
 impl<'a, 's> Planning<'a, 's> {
     pub(super) fn new(snapshot: &'s Snapshot) -> Self {
         let recorded = snapshot.recorded.as_deref();
+        let state = Snapshot {
+            levels: snapshot.levels.clone(),
+            recorded: None,
+            returned: snapshot.returned.clone(),
+            holds: snapshot.holds.clone(),
+            ends: snapshot.ends.clone(),
+            now: snapshot.now,
+        };
         Self {
             snapshot: Some(snapshot),
             recorded: Recorded::new(recorded.unwrap_or_default()),
-            ..Self::on(State::new(snapshot))
+            ..Self::on(state)
         }
     }
 
     pub(super) fn unread(clock: i64) -> Self {
-        Self::on(State {
+        Self::on(Snapshot {
             now: clock,
-            ..State::default()
+            ..Snapshot::default()
         })
     }
 
-    fn on(state: State) -> Self {
+    fn on(state: Snapshot) -> Self {
         Self {
             snapshot: None,
             recorded: Recorded::new(&[]),

@@ -1,8 +1,6 @@
 //! What one line makes of its level.
 
-use std::collections::HashMap;
-
-use super::{HoldLine, Returned, Snapshot};
+use super::{Returned, Snapshot};
 use crate::ports::AttemptOutcome;
 use crate::stock::{
     self, Change, Ending, Holding, How, Line, MAX_UNITS, MovementKind, OperationId, Quantity,
@@ -54,28 +52,6 @@ impl Step {
     }
 }
 
-/// What lines are decided on, as those before them have left it.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) levels: Vec<StockLevel>,
-    pub(super) returned: Returned,
-    pub(super) holds: HashMap<HoldLine, (i64, i64)>,
-    pub(super) ends: HashMap<HoldLine, MovementKind>,
-    pub(super) now: i64,
-}
-
-impl State {
-    pub(super) fn new(snapshot: &Snapshot) -> Self {
-        Self {
-            levels: snapshot.levels.clone(),
-            returned: snapshot.returned.clone(),
-            holds: snapshot.holds.clone(),
-            ends: snapshot.ends.clone(),
-            now: snapshot.now,
-        }
-    }
-}
-
 /// The name of a level.
 pub(super) type Level<'a> = (&'a Sku, &'a Warehouse);
 
@@ -123,7 +99,7 @@ pub(super) fn unread_step(change: &Change, now: i64) -> Result<Step, AttemptOutc
 /// split, what each has, in their order. A level that does not exist has none.
 pub(super) fn choose<'a>(
     line: &'a Line,
-    state: &State,
+    state: &Snapshot,
 ) -> Result<Vec<(Level<'a>, Change)>, AttemptOutcome> {
     let Some(wanted) = line.change.quantity() else {
         return Err(AttemptOutcome::Conflict);
@@ -160,7 +136,7 @@ pub(super) fn choose<'a>(
 pub(super) fn step(
     name: Level<'_>,
     change: &Change,
-    state: &State,
+    state: &Snapshot,
 ) -> Result<Step, AttemptOutcome> {
     let level = find(&state.levels, name);
     match change {
@@ -246,7 +222,7 @@ fn held(holding: Holding, now: i64, after: Option<StockLevel>) -> Step {
 fn end_hold(
     end: Ending,
     level: Option<&StockLevel>,
-    state: &State,
+    state: &Snapshot,
 ) -> Result<Step, AttemptOutcome> {
     let level = level.ok_or(AttemptOutcome::UnknownSku)?;
     let line = (end.hold, end.line);
