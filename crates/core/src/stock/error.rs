@@ -93,14 +93,12 @@ pub enum StockError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// A server does not answer.
-    #[error("{what} is unavailable; nothing was changed")]
+    /// The database does not answer.
+    #[error("the database is unavailable; nothing was changed")]
     Unavailable {
-        /// The server.
-        what: &'static str,
         /// The error of its driver.
         #[source]
-        source: Option<Box<dyn Error + Send + Sync>>,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The database ended a statement at its time limit.
     #[error("the database did not finish in time; nothing was changed")]
