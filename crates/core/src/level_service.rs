@@ -32,7 +32,7 @@ pub use answers::{
 
 use answers::name_request_lines;
 pub use holds::{Confirmed, ConfirmedLine, Held, Released};
-pub use import::{Imported, Levels, preview};
+pub use import::{Levels, preview};
 use open_lines::OpenLines;
 use reclaim::Reclaims;
 pub(crate) use reclaim::missing;
