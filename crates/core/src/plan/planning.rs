@@ -136,7 +136,7 @@ impl<'a, 's> Planning<'a, 's> {
         if let Some(lowest) = movements.min_by_key(|one| one.ledger_line) {
             lowest.has_key = true;
         }
-        if operation.as_deduction().is_some() || changed.is_some() && operation.is_single() {
+        if operation.as_deduction().is_some() || changed.is_some() {
             return Decision::Movement(first, changed);
         }
         Decision::Movements(first..self.plan.movements.len())
@@ -220,7 +220,7 @@ impl<'a, 's> Planning<'a, 's> {
         }
     }
 
-    /// Adds the movement of a line, and returns what it makes of its level.
+    /// Adds the movement of a line. Returns what it makes of its level, if that is the only one and was read.
     fn record(&mut self, operation: &'a Operation, taken: Taken<'a>) -> Option<Box<ChangedLevel>> {
         let Taken {
             place,
@@ -270,16 +270,14 @@ impl<'a, 's> Planning<'a, 's> {
         });
         self.end_hold(line, &step);
         let is_sale = matches!(line.change, Change::Deduct(_));
-        step.after.filter(|_| !is_sale).map(|level| {
-            Box::new(ChangedLevel {
-                created,
-                returned: step.returned.map(|(_, units)| units),
-                delta: step.delta,
-                held_delta: step.held_delta,
-                expires_at: step.expires_at,
-                level,
-            })
-        })
+        let level = step.after.filter(|_| operation.is_single() && !is_sale)?;
+        let movement = self.plan.movements.last()?;
+        let made = movement.made(&self.plan.levels[number], level.available());
+        Some(Box::new(ChangedLevel {
+            level,
+            created,
+            made,
+        }))
     }
 }
 

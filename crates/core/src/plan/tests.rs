@@ -297,7 +297,7 @@ fn return_gives_back_what_is_left_of_its_sale() {
     let AttemptOutcome::Changed(changed) = outcome_of(one(None, 2)) else {
         panic!("two units come back")
     };
-    assert_eq!((changed.returned, changed.level.on_hand), (Some(2), 7));
+    assert_eq!((changed.made.returned, changed.level.on_hand), (Some(2), 7));
     let exceeds =
         |requested, left| AttemptOutcome::Refused(Refusal::ExceedsSale { requested, left });
     assert_eq!(outcome_of(one(None, 0)), exceeds(1, 0));
@@ -361,7 +361,7 @@ fn counted_units_are_set_if_they_are_as_expected() {
             let AttemptOutcome::Changed(changed) = count(on_hand, from) else {
                 panic!("{from:?} to {on_hand}")
             };
-            let seen = (changed.level.on_hand, changed.delta, changed.created);
+            let seen = (changed.level.on_hand, changed.made.delta, changed.created);
             assert_eq!(seen, (on_hand, delta, false));
             assert_eq!(changed.level.version, five().levels[0].version + 1);
         }

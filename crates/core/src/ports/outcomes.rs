@@ -57,14 +57,8 @@ pub struct ChangedLevel {
     pub level: StockLevel,
     /// Whether the change created it.
     pub created: bool,
-    /// Units added to `on_hand`.
-    pub delta: i64,
-    /// Units added to `held`.
-    pub held_delta: i64,
-    /// How many units of a sale came back, if the change is a return.
-    pub returned: Option<i64>,
-    /// When it ends, if it is a hold.
-    pub expires_at: Option<i64>,
+    /// What was made. Zero units, if the level already was as a setting requires.
+    pub made: MadeLine,
 }
 
 impl AttemptOutcome {
