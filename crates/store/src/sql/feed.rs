@@ -13,7 +13,7 @@ use async_trait::async_trait;
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::{before_commit, conflict_if_duplicate};
+use super::errors::conflict_if_duplicate;
 use super::rows::rows;
 use super::statement::values;
 use super::write::json;
@@ -125,21 +125,18 @@ impl<D: Dialect> Feed for SqlStore<D> {
         let texts = D::texts();
         self.write(async {
             let mut tx = self.writers.begin(texts.begin.as_str()).await?;
-            let state = tx.fetch(&texts.feed_state_locked, &[]).await;
-            let state: Vec<(i64, i64)> = state.map_err(before_commit)?;
+            let state: Vec<(i64, i64)> = tx.rows(&texts.feed_state_locked, &[]).await?;
             if state.iter().all(|(_, filled)| *filled == 1) {
                 tx.roll_back().await;
                 return Ok(true);
             }
-            let last = tx.fetch(&texts.last_filled, &[]).await;
-            let mut last: Vec<(String, String)> = last.map_err(before_commit)?;
+            let mut last: Vec<(String, String)> = tx.rows(&texts.last_filled, &[]).await?;
             let (sku, warehouse) = last.pop().unwrap_or_default();
             let page = values![&*sku, &*warehouse, STEP];
-            let filled = tx.execute(&texts.fill_published, &page).await;
-            let is_last = filled.map_err(before_commit)? < STEP.unsigned_abs();
+            let filled = tx.change(&texts.fill_published, &page).await?;
+            let is_last = filled < STEP.unsigned_abs();
             if is_last {
-                let set = tx.execute(&texts.set_filled, &[]).await;
-                set.map_err(before_commit)?;
+                tx.change(&texts.set_filled, &[]).await?;
             }
             tx.commit().await?;
             Ok(is_last)
@@ -235,8 +232,7 @@ impl<D: Dialect> SqlStore<D> {
         let (texts, list) = (D::texts(), places(levels.iter().map(|(a, b)| (a, b))));
         self.write(async {
             let mut tx = self.writers.begin(texts.begin.as_str()).await?;
-            let state = tx.fetch(&texts.feed_state_locked, &[]).await;
-            let state: Vec<(i64, i64)> = state.map_err(before_commit)?;
+            let state: Vec<(i64, i64)> = tx.rows(&texts.feed_state_locked, &[]).await?;
             let Some((seq, 1)) = state.first() else {
                 return Err(StoreError::Bug("the feed has not started".into()));
             };
@@ -250,8 +246,7 @@ impl<D: Dialect> SqlStore<D> {
             let end = seq + i64::try_from(published).unwrap_or_default();
             for (statement, number) in [(&texts.set_published, *seq), (&texts.set_feed_state, end)]
             {
-                let set = tx.execute(statement, &values![number]).await;
-                set.map_err(before_commit)?;
+                tx.change(statement, &values![number]).await?;
             }
             tx.commit().await?;
             // The commit has waited for the standby.

@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::SqlStore;
 use super::dialect::Dialect;
-use super::errors::before_commit;
 use super::rows::rows;
 use super::statement::{Statement, Value, values};
 use crate::Result;
@@ -242,8 +241,7 @@ impl<D: Dialect> SqlStore<D> {
     ) -> Result<u64> {
         self.write(async {
             let mut tx = self.writers.begin(D::texts().begin.as_str()).await?;
-            let changed = tx.execute(statement, values).await;
-            let changed = changed.map_err(before_commit)?;
+            let changed = tx.change(statement, values).await?;
             tx.commit().await?;
             Ok(changed)
         })
