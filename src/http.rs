@@ -73,6 +73,7 @@ use keys::Routes;
 pub use openapi::document;
 pub(crate) use probes::Readiness;
 pub(crate) use respond::service;
+pub(crate) use webhooks::time;
 
 /// How many imports and exports a replica runs at a time.
 pub(crate) const MAX_BULK: usize = 8;

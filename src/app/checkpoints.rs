@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::supervise::supervise;
+use super::supervise::{Outage, supervise};
 use stocklock_core::level_service::LevelService;
 use stocklock_core::stock::StockError;
 use stocklock_store::Store;
@@ -24,7 +24,7 @@ pub(super) async fn run(store: Arc<dyn Store>, levels: LevelService, stop: Cance
 }
 
 async fn write(store: Arc<dyn Store>, levels: LevelService, stop: CancellationToken) {
-    let mut failed = false;
+    let mut outage = Outage::default();
     loop {
         let round = async {
             tokio::time::sleep(PAUSE).await;
@@ -38,16 +38,9 @@ async fn write(store: Arc<dyn Store>, levels: LevelService, stop: CancellationTo
             written = round => written,
             () = stop.cancelled() => return,
         };
-        match written {
-            Ok(()) => failed = false,
-            Err(error) if !failed => {
-                tracing::warn!(%error, "checkpoints cannot be written, or holds cannot be ended; audits may take longer");
-                failed = true;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "checkpoints cannot be written, or holds cannot be ended");
-            }
-        }
+        let problem =
+            "checkpoints cannot be written, or holds cannot be ended; audits may take longer";
+        outage.note(written, problem);
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Replica;
-use super::supervise::supervise;
+use super::supervise::{Outage, supervise};
 use crate::access::{Access, KeyRing};
 use crate::http::Api;
 use stocklock_core::ports::StoreError;
@@ -53,7 +53,7 @@ async fn reload(api: Arc<Api>, stop: CancellationToken) {
     let Access::Keys(ring) = &*api.access else {
         return stop.cancelled().await;
     };
-    let mut failed = false;
+    let mut outage = Outage::default();
     loop {
         let pause = if ring.has_valid().is_some() {
             PAUSE
@@ -68,14 +68,10 @@ async fn reload(api: Arc<Api>, stop: CancellationToken) {
             loaded = round => loaded,
             () = stop.cancelled() => return,
         };
-        match loaded {
-            Ok(()) => failed = false,
-            Err(error) if !failed => {
-                tracing::warn!(%error, "the API keys cannot be loaded; the last ones stay valid");
-                failed = true;
-            }
-            Err(error) => tracing::debug!(%error, "the API keys cannot be loaded"),
-        }
+        outage.note(
+            loaded,
+            "the API keys cannot be loaded; the last ones stay valid",
+        );
     }
 }
 

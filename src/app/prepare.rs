@@ -3,7 +3,8 @@
 use super::Replica;
 use crate::http::lab_sku;
 use stocklock_core::stock::{
-    Caller, Change, Line, Operation, Precondition, Remark, Scope, Setting, StockError, Warehouse,
+    Caller, Change, Line, Operation, Precondition, Refusal, Remark, Scope, Setting, StockError,
+    Warehouse,
 };
 use stocklock_core::strategy::{Dependency, Strategy};
 
@@ -54,7 +55,7 @@ impl Replica {
         let reason = Remark::parse("reason", "seeded by the lab").ok();
         let change = Operation::of_line(Caller::anonymous(), line, reason, api.deadline());
         match api.levels.set_level(change).await {
-            Ok(_) | Err(StockError::PreconditionFailed) => Ok(()),
+            Ok(_) | Err(StockError::Refused(Refusal::PreconditionFailed)) => Ok(()),
             Err(error) => Err(error),
         }
     }

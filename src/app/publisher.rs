@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::supervise::supervise;
+use super::supervise::{Outage, supervise};
 use crate::events::Followers;
 use crate::http::Api;
 use stocklock_core::ports::StoreError;
@@ -37,7 +37,7 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
         has_filled: false,
         trim_at: Instant::now(),
     };
-    let (mut failed, mut behind) = (false, None);
+    let (mut outage, mut behind) = (Outage::default(), None);
     let [mut pause, longest] = PAUSES;
     loop {
         let is_last = tokio::select! {
@@ -46,18 +46,12 @@ async fn publish(api: Arc<Api>, stop: CancellationToken) {
         };
         let begin = Instant::now();
         api.metrics.feed_lag.set((), *behind.get_or_insert(begin));
-        match publisher.round().await {
-            Ok(()) => {
-                behind = None;
-                api.metrics.feed_lag.clear(());
-                failed = false;
-            }
-            Err(error) if !failed => {
-                tracing::warn!(%error, "events cannot be published; they will be later");
-                failed = true;
-            }
-            Err(error) => tracing::debug!(%error, "events cannot be published"),
+        let round = publisher.round().await;
+        if round.is_ok() {
+            behind = None;
+            api.metrics.feed_lag.clear(());
         }
+        outage.note(round, "events cannot be published; they will be later");
         if is_last {
             return;
         }

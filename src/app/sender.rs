@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::supervise::supervise;
+use super::supervise::{Outage, supervise};
 use crate::events::{EventBody, Follower, Followers, event_type};
 use crate::http::Api;
 use crate::webhooks::{Body, Message, now};
@@ -43,19 +43,15 @@ async fn campaign(api: Arc<Api>, stop: CancellationToken) {
         return stop.cancelled().await;
     }
     let leader = api.locks.leaders.lock("webhooks");
-    let mut failed = false;
+    let mut outage = Outage::default();
     loop {
         api.metrics.webhooks_disabled.set(0);
         tokio::select! {
-            led = leader.clone().lead(async |_| lead(&api).await) => match led {
-                // It is not the leader any more.
-                Ok(_) => failed = false,
-                Err(error) if !failed => {
-                    tracing::warn!(%error, "no replica can be chosen to send to webhooks; one will be later");
-                    failed = true;
-                }
-                Err(error) => tracing::debug!(%error, "no replica can be chosen to send to webhooks"),
-            },
+            // It may be the leader no more, which is no failure.
+            led = leader.clone().lead(async |_| lead(&api).await) => {
+                let problem = "no replica can be chosen to send to webhooks; one will be later";
+                outage.note(led.map(drop), problem);
+            }
             () = stop.cancelled() => return,
         }
         tokio::select! {

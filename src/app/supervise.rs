@@ -1,5 +1,6 @@
-//! Keeps a background task running.
+//! Keeps a background task running, and logs its failures.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,26 @@ where
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Whether a task fails. It logs a warning at the first failure, and only debug lines until it succeeds again.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    is_known: bool,
+}
+
+impl Outage {
+    /// Notes how a round of the task ended. `problem`: what a failure means.
+    pub(super) fn note(&mut self, round: Result<(), impl Display>, problem: &str) {
+        match round {
+            Ok(()) => self.is_known = false,
+            Err(error) if !self.is_known => {
+                tracing::warn!(%error, "{problem}");
+                self.is_known = true;
+            }
+            Err(error) => tracing::debug!(%error, "{problem}"),
         }
     }
 }

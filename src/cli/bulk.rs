@@ -19,7 +19,7 @@ mod client;
 mod file;
 
 use crate::client::Answer;
-use client::{Lines, Problem, Server, is_temporary};
+use client::{Problem, Server, is_temporary, lines};
 use file::{ImportFile, Unreadable, cannot_read};
 
 /// How often a request is sent that makes no progress.
@@ -133,13 +133,13 @@ pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
 }
 
 /// The lines of an answer.
-async fn received(answer: Answer) -> Result<Vec<Line>, Problem> {
-    let (mut answer, mut lines) = (Lines::of(answer), Vec::new());
-    while let Some(line) = answer.next().await? {
-        lines.push(serde_json::from_str(&line).map_err(Problem::cut)?);
+async fn received(mut answer: Answer) -> Result<Vec<Line>, Problem> {
+    let (mut unread, mut read) = (lines(&mut answer), Vec::new());
+    while let Some(line) = unread.next_line().await.map_err(Problem::cut)? {
+        read.push(serde_json::from_str(&line).map_err(Problem::cut)?);
     }
-    match lines.last() {
-        Some(Line { done: Some(_), .. }) => Ok(lines),
+    match read.last() {
+        Some(Line { done: Some(_), .. }) => Ok(read),
         _ => Err(Problem::cut("the answer has no last line")),
     }
 }
@@ -211,9 +211,9 @@ impl From<Problem> for Stop {
 /// Prints the levels after one, which moves on.
 async fn print_levels(server: &Server, after: &mut String, bar: &ProgressBar) -> Result<(), Stop> {
     let path = format!("/export{after}");
-    let answer = server.send(Method::GET, &path, None, Body::empty()).await?;
-    let mut lines = Lines::of(answer);
-    while let Some(mut line) = lines.next().await? {
+    let mut answer = server.send(Method::GET, &path, None, Body::empty()).await?;
+    let mut lines = lines(&mut answer);
+    while let Some(mut line) = lines.next_line().await.map_err(Problem::cut)? {
         let level: LevelName = serde_json::from_str(&line).map_err(Problem::cut)?;
         line.push('\n');
         print_output(&line).map_err(Stop::Failure)?;

@@ -2,7 +2,6 @@
 //! access to the database.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -10,6 +9,7 @@ use serde_json::json;
 use super::{Failure, migrate, print_output, start_logging};
 use crate::app::open_store;
 use crate::config::{DatabaseConfig, Limits, LogConfig};
+use crate::http::time;
 use stocklock_core::access::{ApiKey, RateLimit, Scope, SecretHash, Token};
 use stocklock_core::ports::StoreError;
 use stocklock_core::stock::Caller;
@@ -159,11 +159,6 @@ async fn list(store: &Arc<dyn Store>) -> Result<(), Failure> {
         print_output(&format!("{line}\n"))?;
     }
     Ok(())
-}
-
-fn time(millis: i64) -> String {
-    let since = Duration::from_millis(millis.try_into().unwrap_or_default());
-    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
 async fn revoke(store: &Arc<dyn Store>, id: &str) -> Result<(), Failure> {

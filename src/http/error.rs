@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use stocklock_core::ports::StoreError;
-use stocklock_core::stock::{OperationId, RefusedLine, StockError};
+use stocklock_core::stock::{OperationId, Refusal, RefusedLine, StockError};
 
 /// An error response. `respond.rs` writes its body, because it knows the id of the request.
 #[derive(Debug, Clone)]
@@ -168,17 +168,15 @@ impl From<&StockError> for ApiError {
             StockError::Insufficient { .. }
             | StockError::NotASale
             | StockError::NotAHold
-            | StockError::HoldEnded { .. }
-            | StockError::HoldExpired { .. }
             | StockError::ExceedsHold { .. }
-            | StockError::ExceedsSale { .. }
-            | StockError::RequestInFlight
-            | StockError::BelowLimit
-            | StockError::TooLarge => StatusCode::CONFLICT,
-            StockError::PreconditionFailed | StockError::Differs { .. } => {
-                StatusCode::PRECONDITION_FAILED
-            }
-            StockError::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
+            | StockError::RequestInFlight => StatusCode::CONFLICT,
+            StockError::Refused(refusal) => match refusal {
+                Refusal::PreconditionFailed | Refusal::Differs { .. } => {
+                    StatusCode::PRECONDITION_FAILED
+                }
+                Refusal::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
+                _ => StatusCode::CONFLICT,
+            },
             StockError::IdempotencyKeyReused
             | StockError::LinesRequired
             | StockError::TooManyLevels { .. } => StatusCode::UNPROCESSABLE_ENTITY,
@@ -196,10 +194,10 @@ impl From<&StockError> for ApiError {
                 requested,
                 available,
             }
-            | StockError::HoldExpired {
+            | StockError::Refused(Refusal::HoldExpired {
                 requested,
                 available,
-            } => vec![
+            }) => vec![
                 ("requested", Field::Number(*requested)),
                 ("available", Field::Number(*available)),
             ],
@@ -207,13 +205,15 @@ impl From<&StockError> for ApiError {
                 ("requested", Field::Number(*requested)),
                 ("held", Field::Number(*held)),
             ],
-            StockError::Differs { on_hand } => vec![("on_hand", Field::Number(*on_hand))],
-            StockError::HoldEnded { line, state, by } => {
+            StockError::Refused(Refusal::Differs { on_hand }) => {
+                vec![("on_hand", Field::Number(*on_hand))]
+            }
+            StockError::Refused(Refusal::HoldEnded { line, state, by }) => {
                 let mut fields = vec![("line", Field::Number(*line)), ("state", (*state).into())];
                 fields.extend(by.map(|by| ("by", by.to_string().into())));
                 fields
             }
-            StockError::ExceedsSale { requested, left } => vec![
+            StockError::Refused(Refusal::ExceedsSale { requested, left }) => vec![
                 ("requested", Field::Number(*requested)),
                 ("left", Field::Number(*left)),
             ],

@@ -1,7 +1,7 @@
 //! `/holds`: units that are set aside for a while. `hold_ends.rs` has what becomes of them.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use axum::Json;
 use axum::extract::State;
@@ -167,10 +167,9 @@ fn new_hold(
 
 /// A time in milliseconds since 1970 as RFC 3339. `None`: never.
 pub(super) fn time(milliseconds: i64) -> Option<String> {
-    let milliseconds = u64::try_from(milliseconds).ok();
-    let milliseconds = milliseconds.filter(|_| milliseconds != u64::try_from(NEVER).ok())?;
-    let time = UNIX_EPOCH + Duration::from_millis(milliseconds);
-    Some(humantime::format_rfc3339_millis(time).to_string())
+    (0..NEVER)
+        .contains(&milliseconds)
+        .then(|| super::time(milliseconds))
 }
 
 /// So many milliseconds after a time of the ledger.

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::access::Grant;
 use stocklock_core::stock::{
-    Change, Line, MAX_UNITS, Operation, OperationId, Precondition, Revision, Scope, Setting, Sku,
-    StockError, StockLevel, Warehouse,
+    Change, Line, MAX_UNITS, Operation, OperationId, Precondition, Refusal, Revision, Scope,
+    Setting, Sku, StockError, StockLevel, Warehouse,
 };
 use stocklock_store::Store;
 
@@ -171,7 +171,7 @@ fn precondition(headers: &HeaderMap) -> Result<Option<Precondition>, ApiError> {
         (Some(Tags::OneOf(revisions)), None) => Ok(Some(Precondition::OneOf(revisions))),
         (None, Some(Tags::Any)) => Ok(Some(Precondition::Absent)),
         // A level cannot be there and not be there.
-        (Some(_), Some(Tags::Any)) => Err(StockError::PreconditionFailed.into()),
+        (Some(_), Some(Tags::Any)) => Err(StockError::from(Refusal::PreconditionFailed).into()),
         _ => Err(bad_precondition()),
     }
 }

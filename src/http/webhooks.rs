@@ -131,7 +131,8 @@ impl WebhookState {
     }
 }
 
-fn time(millis: i64) -> String {
+/// A time in milliseconds since 1970 as RFC 3339.
+pub(crate) fn time(millis: i64) -> String {
     let since = Duration::from_millis(millis.try_into().unwrap_or_default());
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }

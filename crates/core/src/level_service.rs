@@ -14,7 +14,7 @@ use crate::ports::{
     StoreError,
 };
 use crate::stock::{
-    Change, How, Line, MadeLine, Movement, Operation, OperationId, Quantity, RefusedLine, Reversal,
+    Change, How, Line, MadeLine, Movement, Operation, OperationId, Refusal, RefusedLine, Reversal,
     StockError, StockLevel,
 };
 
@@ -32,7 +32,7 @@ pub use answers::{
 
 use answers::name_request_lines;
 pub use holds::{Confirmed, ConfirmedLine, Held, Released};
-pub use import::{Imported, Levels, preview};
+pub use import::{Levels, preview};
 use open_lines::OpenLines;
 use reclaim::Reclaims;
 pub(crate) use reclaim::missing;
@@ -297,22 +297,22 @@ fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
     let requested = match &line.change {
         Change::Deduct(quantity) => quantity.units(),
         Change::Adjust(delta) => -delta,
-        Change::Return(one) => one.quantity.map_or(1, Quantity::units),
         Change::Hold(holding) => holding.quantity.units(),
         Change::End(end) => match end.how {
             How::Confirm { units, .. } => units,
             How::Release | How::Expire => 0,
         },
-        Change::Set(_) | Change::Count(_) => 0,
+        Change::Return(_) | Change::Set(_) | Change::Count(_) => 0,
     };
     match outcome {
         AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available }
             if matches!(line.change, Change::End(_)) =>
         {
-            StockError::HoldExpired {
+            let expired = Refusal::HoldExpired {
                 requested,
                 available,
-            }
+            };
+            expired.into()
         }
         AttemptOutcome::Insufficient { available } | AttemptOutcome::Unrecorded { available } => {
             StockError::Insufficient {
@@ -321,7 +321,7 @@ fn refusal(line: &Line, outcome: AttemptOutcome) -> StockError {
             }
         }
         AttemptOutcome::UnknownSku => StockError::UnknownSku,
-        AttemptOutcome::Refused(refusal) => refusal.error(requested),
+        AttemptOutcome::Refused(refusal) => refusal.into(),
         other => StockError::Internal {
             what: format!("no rule refuses a line with {other:?}"),
         },

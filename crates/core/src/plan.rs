@@ -34,7 +34,7 @@ use crate::stock::{
     StockLevel, Warehouse,
 };
 #[cfg(doc)]
-use crate::{ports::Refusal, stock::MAX_UNITS};
+use crate::stock::{MAX_UNITS, Refusal};
 
 mod planning;
 mod recorded;

@@ -24,7 +24,7 @@ pub use dependency::Dependency;
 pub use expiry::{Expiry, LateAttempt};
 pub use lock::{HeldLock, Lock, LockError};
 pub use metrics::{DeductionMetrics, NoMetrics};
-pub use outcomes::{AttemptOutcome, BatchAnswer, ChangedLevel, Refusal};
+pub use outcomes::{AttemptOutcome, BatchAnswer, ChangedLevel};
 pub use shared::{SharedAnswer, write_shared};
 pub use store::{
     CachedLevels, Condition, DeductionStore, HoldStore, LedgerReader, OperationStore, ReadLevel,

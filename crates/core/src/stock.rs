@@ -27,7 +27,7 @@ mod shard;
 pub use audit::Audit;
 pub use change::Reversal;
 pub use deduction::{Deducted, Deduction};
-pub use error::{RefusedLine, StockError};
+pub use error::{Refusal, RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};
 pub use fence::Fence;
 pub use hold::{Ending, HoldCursor, HoldFilter, Holding, How, Late, NEVER, OpenHold, state};

@@ -39,9 +39,13 @@ pub use card::Card;
 pub use context::{DeductionContext, DeductionRun, Locks, Safeguards};
 pub use mutexes::LocalMutexes;
 
-/// Declares the enum, the list of all strategies, and the card and the code of each, from one list.
+/// Declares the enum, the list of all strategies, and the card and the code of each, from one list: name, file,
+/// name in the API, tier, and the server that it needs beside the database.
 macro_rules! strategies {
-    ($($(#[$doc:meta])+ $name:ident => $module:ident,)+) => {
+    ($(
+        $(#[$doc:meta])+
+        $name:ident => $module:ident, $text:literal, $tier:ident, [$($need:ident)?];
+    )+) => {
         /// A way to protect a deduction.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Strategy { $($(#[$doc])+ $name,)+ }
@@ -53,7 +57,12 @@ macro_rules! strategies {
             /// Name, tier, dependencies, and the four lines.
             #[must_use]
             pub fn card(self) -> &'static Card {
-                match self { $(Self::$name => &$module::CARD,)+ }
+                match self { $(Self::$name => &Card {
+                    name: $text,
+                    tier: Tier::$tier,
+                    needs: &[$(Dependency::$need)?],
+                    source: include_str!(concat!("strategy/", stringify!($module), ".rs")),
+                },)+ }
             }
 
             /// One attempt to deduct: the one place where a strategy becomes code.
@@ -69,31 +78,31 @@ macro_rules! strategies {
 
 strategies! {
     /// Nothing: read, check, write.
-    NoLock => no_lock,
+    NoLock => no_lock, "no-lock", Unsafe, [];
     /// An in-process mutex around read, check, write.
-    LocalMutex => local_mutex,
+    LocalMutex => local_mutex, "local-mutex", Unsafe, [];
     /// `GET`, check, `SET` on a counter in Redis, then the level in SQL is set.
-    RedisGetSet => redis_get_set,
+    RedisGetSet => redis_get_set, "redis-get-set", Unsafe, [Redis];
     /// One guarded SQL statement.
-    SingleSql => single_sql,
+    SingleSql => single_sql, "single-sql", Safe, [];
     /// `SELECT … FOR UPDATE`, check, write.
-    ForUpdate => for_update,
+    ForUpdate => for_update, "for-update", Safe, [];
     /// Read the version, write if the version is still the same, else retry.
-    Optimistic => optimistic,
+    Optimistic => optimistic, "optimistic", Safe, [];
     /// Many waiting deductions of one level in one transaction.
-    GroupCommit => group_commit,
+    GroupCommit => group_commit, "group-commit", Safe, [];
     /// A row in a table of locks around read, check, write.
-    SqlLock => sql_lock,
+    SqlLock => sql_lock, "sql-lock", Guarded, [];
     /// A Redis lock around read, check, write.
-    RedisLock => redis_lock,
+    RedisLock => redis_lock, "redis-lock", Guarded, [Redis];
     /// A lock on a majority of Redis masters around read, check, write.
-    Redlock => redlock,
+    Redlock => redlock, "redlock", Guarded, [RedisMasters];
     /// A `ZooKeeper` lock around read, check, write.
-    ZookeeperLock => zookeeper_lock,
+    ZookeeperLock => zookeeper_lock, "zookeeper-lock", Guarded, [Zookeeper];
     /// A counter in Redis, changed by `WATCH`, `MULTI`, `EXEC`, in front of `group-commit`.
-    RedisWatch => redis_watch,
+    RedisWatch => redis_watch, "redis-watch", Safe, [Redis];
     /// A counter in Redis, changed by one Lua script, in front of `group-commit`.
-    RedisLua => redis_lua,
+    RedisLua => redis_lua, "redis-lua", Safe, [Redis];
 }
 
 impl Strategy {

@@ -52,7 +52,6 @@ mod write;
 
 pub use api_keys::{ApiKeys, KeyList};
 pub use checkpoints::Checkpoints;
-use checkpoints::Rounds;
 use dialect::Dialect;
 use errors::{is_stale, unavailable};
 use feed::Changed;
@@ -142,8 +141,9 @@ pub(crate) struct SqlStore<D: Dialect> {
     ledger_readers: Pool<D>,
     /// One connection for readiness and API keys: their questions must not queue behind sales.
     probe: Pool<D>,
-    /// For the background task that writes checkpoints.
-    rounds: Mutex<Rounds>,
+    /// SKU and warehouse of the last level that the background task for checkpoints has looked at; empty at
+    /// the start of a round.
+    checkpointed: Mutex<(String, String)>,
     /// For the background task that publishes events.
     changed: Changed,
     /// The synchronous standby, if there is one, has the feed up to this row.
@@ -203,7 +203,7 @@ fn store<D: Dialect>(
         readers: Pool::new(reader.clone(), readers, &health),
         ledger_readers: Pool::new(reader.clone(), LEDGER_READERS, &health),
         probe: Pool::new(reader, 1, &health),
-        rounds: Mutex::default(),
+        checkpointed: Mutex::default(),
         changed: Changed::default(),
         feed_at_standby: tokio::sync::Mutex::default(),
         health,

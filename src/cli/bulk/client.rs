@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use axum::body::Body;
 use clap::Args;
-use http_body_util::BodyExt as _;
+use futures_util::TryStreamExt as _;
+use http_body_util::BodyDataStream;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER};
 use hyper::{Method, Request};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncWrite, Lines};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_util::io::StreamReader;
 use url::Url;
 
 use crate::cli::Failure;
@@ -133,7 +135,7 @@ impl Server {
 }
 
 /// The answer, or what the service says is wrong.
-async fn checked(answer: Answer) -> Result<Answer, Problem> {
+async fn checked(mut answer: Answer) -> Result<Answer, Problem> {
     let status = answer.response.status();
     if status == 200 {
         return Ok(answer);
@@ -141,9 +143,9 @@ async fn checked(answer: Answer) -> Result<Answer, Problem> {
     let retry_after = answer.response.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
     let mut text = format!("the service answers {status}");
-    let mut lines = Lines::of(answer);
     // The body of an error is one line, and may have no line break.
-    if let Some(line) = lines.next().await?
+    let line = lines(&mut answer).next_line().await.map_err(Problem::cut)?;
+    if let Some(line) = line
         && let Ok(problem) = serde_json::from_str::<serde_json::Value>(&line)
         && let Some(detail) = problem["detail"].as_str()
     {
@@ -157,48 +159,7 @@ async fn checked(answer: Answer) -> Result<Answer, Problem> {
 }
 
 /// The lines of an answer.
-pub(super) struct Lines {
-    answer: Answer,
-    read: Vec<u8>,
-    /// Where the next line starts.
-    start: usize,
-    has_ended: bool,
-}
-
-impl Lines {
-    pub(super) fn of(answer: Answer) -> Self {
-        Self {
-            answer,
-            read: Vec::new(),
-            start: 0,
-            has_ended: false,
-        }
-    }
-
-    /// The next line, without its end.
-    pub(super) async fn next(&mut self) -> Result<Option<String>, Problem> {
-        loop {
-            let unread = &self.read[self.start..];
-            let end = unread.iter().position(|byte| *byte == b'\n');
-            let is_rest = self.has_ended && !unread.is_empty();
-            if let Some(length) = end.or(is_rest.then_some(unread.len())) {
-                let line = String::from_utf8(unread[..length].to_vec()).map_err(Problem::cut)?;
-                self.start = self.read.len().min(self.start + length + 1);
-                return Ok(Some(line));
-            }
-            if self.has_ended {
-                return Ok(None);
-            }
-            self.read.drain(..self.start);
-            self.start = 0;
-            match self.answer.response.body_mut().frame().await {
-                Some(frame) => {
-                    if let Ok(data) = frame.map_err(Problem::cut)?.into_data() {
-                        self.read.extend_from_slice(&data);
-                    }
-                }
-                None => self.has_ended = true,
-            }
-        }
-    }
+pub(super) fn lines(answer: &mut Answer) -> Lines<impl AsyncBufRead + Unpin> {
+    let body = BodyDataStream::new(answer.response.body_mut());
+    StreamReader::new(body.map_err(io::Error::other)).lines()
 }

@@ -6,7 +6,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::super::{Api, ApiError};
 use super::{Answer, Answered, REPLAYED, Row};
-use stocklock_core::level_service::{Imported, Levels, preview};
+use stocklock_core::level_service::{Levels, preview};
 use stocklock_core::stock::{Change, Count, CountedFrom, Operation, StockError};
 
 /// How many rows of an import are in progress at the same time, if the replica may have many writes.
@@ -110,7 +110,7 @@ fn code(row: &Operation) -> &'static str {
 
 fn answer(
     code: &'static str,
-    made: Result<Imported, StockError>,
+    made: Result<Option<i64>, StockError>,
 ) -> Result<(&'static str, Option<i64>), StockError> {
-    made.map(|Imported { version }| (version.map_or(REPLAYED, |_| code), version))
+    made.map(|version| (version.map_or(REPLAYED, |_| code), version))
 }

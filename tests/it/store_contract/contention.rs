@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rstest::rstest;
-use stocklock::ports::{AttemptOutcome, Refusal, StoreError};
-use stocklock::stock::{Deduction, Precondition, Warehouse};
+use stocklock::ports::{AttemptOutcome, StoreError};
+use stocklock::stock::{Deduction, Precondition, Refusal, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock::ports::{
-    AttemptOutcome, BatchAnswer, Condition, DeductionStore, OperationStore, Refusal, SharedAnswer,
+    AttemptOutcome, BatchAnswer, Condition, DeductionStore, OperationStore, SharedAnswer,
     StoreError,
 };
 use stocklock::stock::{
-    Audit, Deduction, Movement, Operation, Precondition, Reversal, StockLevel, Warehouse,
+    Audit, Deduction, Movement, Operation, Precondition, Refusal, Reversal, StockLevel, Warehouse,
 };
 use stocklock::store::{Store, StoreOptions};
 use stocklock_core::model::{Decisions, MemoryStore};

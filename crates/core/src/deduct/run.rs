@@ -86,8 +86,7 @@ impl DeductionRun<'_> {
             }
             AttemptOutcome::Conflict => return Ok(Outcome::Retry),
             AttemptOutcome::Refused(refusal) => {
-                let refusal = refusal.error(self.deduction.quantity.units());
-                return self.refuse(refusal, unknown).await;
+                return self.refuse(refusal.into(), unknown).await;
             }
             AttemptOutcome::Changed(_)
             | AttemptOutcome::Lines(_)

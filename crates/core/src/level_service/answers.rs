@@ -15,22 +15,11 @@ use crate::stock::{
 
 impl Changed {
     pub(super) fn of_line(operation: &Operation, changed: ChangedLevel) -> Self {
-        let level = changed.level;
-        let line = MadeLine {
-            line: operation.first().number(0),
-            sku: level.sku.clone(),
-            warehouse: level.warehouse.clone(),
-            delta: changed.delta,
-            held_delta: changed.held_delta,
-            returned: changed.returned,
-            expires_at: changed.expires_at,
-            remaining: level.available(),
-        };
         Self {
             operation: operation.id,
-            lines: vec![line],
+            lines: vec![changed.made],
             created: changed.created,
-            level: Some(level),
+            level: Some(changed.level),
             replayed: false,
         }
     }

@@ -8,7 +8,7 @@ use super::{Changed, LevelService, OrderedLine, name_request_lines};
 use crate::ports::StoreError;
 use crate::stock::{
     HoldEnd, HoldFilter, Idempotency, MadeLine, Movement, OpenHold, Operation, OperationId,
-    Resolved, Sku, StockError, Warehouse,
+    Refusal, Resolved, Sku, StockError, Warehouse,
 };
 
 /// How many times an operation on a hold is attempted, if other requests end the hold between its
@@ -331,7 +331,7 @@ impl LevelService {
 /// Whether a line of the hold had ended already.
 fn is_ended(error: &StockError) -> bool {
     match error {
-        StockError::HoldEnded { .. } => true,
+        StockError::Refused(Refusal::HoldEnded { .. }) => true,
         StockError::Lines(lines) => lines.iter().all(|line| is_ended(&line.error)),
         _ => false,
     }

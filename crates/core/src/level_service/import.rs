@@ -12,27 +12,19 @@ use crate::stock::{Operation, Sku, StockError, StockLevel, Warehouse};
 /// Levels by their names.
 pub type Levels = BTreeMap<(Sku, Warehouse), StockLevel>;
 
-/// A row that was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Imported {
-    /// The version of the level after it. `None` if an earlier request with its key has made it.
-    pub version: Option<i64>,
-}
-
 impl LevelService {
-    /// Makes a row, in a transaction with other operations that wait.
+    /// Makes a row, in a transaction with other operations that wait. Returns the version of the level after it.
+    /// `None` if an earlier request with its key has made it.
     ///
     /// # Errors
     /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the row.
-    pub async fn import(&self, row: Operation) -> Result<Imported, StockError> {
+    pub async fn import(&self, row: Operation) -> Result<Option<i64>, StockError> {
         let changed = self.change(row).await?;
         let level = changed.level.filter(|_| !changed.replayed);
-        Ok(Imported {
-            version: level.map(|level| level.version),
-        })
+        Ok(level.map(|level| level.version))
     }
 }
 
@@ -41,7 +33,7 @@ impl LevelService {
 ///
 /// # Errors
 /// Those of [`LevelService::import`], for each row by itself.
-pub fn preview(levels: &mut Levels, rows: &[Operation]) -> Vec<Result<Imported, StockError>> {
+pub fn preview(levels: &mut Levels, rows: &[Operation]) -> Vec<Result<Option<i64>, StockError>> {
     let named = rows.iter().flat_map(Operation::levels);
     let named: BTreeMap<_, _> = named
         .filter_map(|(sku, warehouse)| {
@@ -63,7 +55,7 @@ pub fn preview(levels: &mut Levels, rows: &[Operation]) -> Vec<Result<Imported, 
             let level = changed.level;
             let version = Some(level.version);
             levels.insert((level.sku.clone(), level.warehouse.clone()), level);
-            Ok(Imported { version })
+            Ok(version)
         }
         refused => Err(refusal(row.first(), refused)),
     };

@@ -14,8 +14,8 @@ use super::{Changed, DELETE_WAIT, LevelService};
 use crate::deduct::MAX_AGE;
 use crate::ports::AttemptOutcome;
 use crate::stock::{
-    Change, HoldCursor, HoldFilter, Line, OpenHold, Operation, RefusedLine, Sku, StockError,
-    StockLevel, Warehouse,
+    Change, HoldCursor, HoldFilter, Line, OpenHold, Operation, Refusal, RefusedLine, Sku,
+    StockError, StockLevel, Warehouse,
 };
 
 /// For how long no request looks again for due holds of a level.
@@ -287,10 +287,10 @@ fn short_line(line: &RefusedLine) -> Option<((Sku, Warehouse), i64)> {
         available,
         requested,
     }
-    | StockError::HoldExpired {
+    | StockError::Refused(Refusal::HoldExpired {
         available,
         requested,
-    }) = &line.error
+    })) = &line.error
     else {
         return None;
     };
@@ -301,9 +301,8 @@ fn short_line(line: &RefusedLine) -> Option<((Sku, Warehouse), i64)> {
 /// How many units are needed, if too few were available.
 pub(crate) fn missing(error: &StockError) -> Option<i64> {
     match error {
-        StockError::Insufficient { requested, .. } | StockError::HoldExpired { requested, .. } => {
-            Some(*requested)
-        }
+        StockError::Insufficient { requested, .. }
+        | StockError::Refused(Refusal::HoldExpired { requested, .. }) => Some(*requested),
         _ => None,
     }
 }

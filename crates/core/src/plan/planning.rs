@@ -5,18 +5,18 @@ use std::collections::{HashMap, HashSet};
 use tokio::time::Instant;
 
 use super::recorded::Identities;
-use super::rules::{self, Level, State, Step};
+use super::rules::{self, Level, Step};
 use super::{Decision, LAST_MOMENT, Plan, PlannedLevel, PlannedMovement, Recorded, Snapshot};
-use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
-use crate::stock::{Change, How, Line, NEVER, Operation, Sku, StockLevel, Warehouse};
+use crate::ports::{AttemptOutcome, ChangedLevel};
+use crate::stock::{Change, How, Line, NEVER, Operation, Refusal, Sku, StockLevel, Warehouse};
 
 /// A plan that is being made.
 pub(super) struct Planning<'a, 's> {
     snapshot: Option<&'s Snapshot>,
     recorded: Recorded<'s>,
     sold: Identities<'a>,
-    /// What the movements have left.
-    state: State,
+    /// What lines are decided on, as those before them have left it.
+    state: Snapshot,
     /// The place of each level in the plan.
     places: HashMap<(&'a Sku, &'a Warehouse), usize>,
     plan: Plan<'a>,
@@ -25,21 +25,29 @@ pub(super) struct Planning<'a, 's> {
 impl<'a, 's> Planning<'a, 's> {
     pub(super) fn new(snapshot: &'s Snapshot) -> Self {
         let recorded = snapshot.recorded.as_deref();
+        let state = Snapshot {
+            levels: snapshot.levels.clone(),
+            recorded: None,
+            returned: snapshot.returned.clone(),
+            holds: snapshot.holds.clone(),
+            ends: snapshot.ends.clone(),
+            now: snapshot.now,
+        };
         Self {
             snapshot: Some(snapshot),
             recorded: Recorded::new(recorded.unwrap_or_default()),
-            ..Self::on(State::new(snapshot))
+            ..Self::on(state)
         }
     }
 
     pub(super) fn unread(clock: i64) -> Self {
-        Self::on(State {
+        Self::on(Snapshot {
             now: clock,
-            ..State::default()
+            ..Snapshot::default()
         })
     }
 
-    fn on(state: State) -> Self {
+    fn on(state: Snapshot) -> Self {
         Self {
             snapshot: None,
             recorded: Recorded::new(&[]),
@@ -128,7 +136,7 @@ impl<'a, 's> Planning<'a, 's> {
         if let Some(lowest) = movements.min_by_key(|one| one.ledger_line) {
             lowest.has_key = true;
         }
-        if operation.as_deduction().is_some() || changed.is_some() && operation.is_single() {
+        if operation.as_deduction().is_some() || changed.is_some() {
             return Decision::Movement(first, changed);
         }
         Decision::Movements(first..self.plan.movements.len())
@@ -212,7 +220,7 @@ impl<'a, 's> Planning<'a, 's> {
         }
     }
 
-    /// Adds the movement of a line, and returns what it makes of its level.
+    /// Adds the movement of a line. Returns what it makes of its level, if that is the only one and was read.
     fn record(&mut self, operation: &'a Operation, taken: Taken<'a>) -> Option<Box<ChangedLevel>> {
         let Taken {
             place,
@@ -262,16 +270,14 @@ impl<'a, 's> Planning<'a, 's> {
         });
         self.end_hold(line, &step);
         let is_sale = matches!(line.change, Change::Deduct(_));
-        step.after.filter(|_| !is_sale).map(|level| {
-            Box::new(ChangedLevel {
-                created,
-                returned: step.returned.map(|(_, units)| units),
-                delta: step.delta,
-                held_delta: step.held_delta,
-                expires_at: step.expires_at,
-                level,
-            })
-        })
+        let level = step.after.filter(|_| operation.is_single() && !is_sale)?;
+        let movement = self.plan.movements.last()?;
+        let made = movement.made(&self.plan.levels[number], level.available());
+        Some(Box::new(ChangedLevel {
+            level,
+            created,
+            made,
+        }))
     }
 }
 

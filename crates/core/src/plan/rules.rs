@@ -1,12 +1,10 @@
 //! What one line makes of its level.
 
-use std::collections::HashMap;
-
-use super::{HoldLine, Returned, Snapshot};
-use crate::ports::{AttemptOutcome, Refusal};
+use super::{Returned, Snapshot};
+use crate::ports::AttemptOutcome;
 use crate::stock::{
     self, Change, Ending, Holding, How, Line, MAX_UNITS, MovementKind, OperationId, Quantity,
-    Return, Sku, StockLevel, Warehouse,
+    Refusal, Return, Sku, StockLevel, Warehouse,
 };
 
 mod setting;
@@ -50,28 +48,6 @@ impl Step {
             reverses: None,
             expires_at: None,
             after,
-        }
-    }
-}
-
-/// What lines are decided on, as those before them have left it.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) levels: Vec<StockLevel>,
-    pub(super) returned: Returned,
-    pub(super) holds: HashMap<HoldLine, (i64, i64)>,
-    pub(super) ends: HashMap<HoldLine, MovementKind>,
-    pub(super) now: i64,
-}
-
-impl State {
-    pub(super) fn new(snapshot: &Snapshot) -> Self {
-        Self {
-            levels: snapshot.levels.clone(),
-            returned: snapshot.returned.clone(),
-            holds: snapshot.holds.clone(),
-            ends: snapshot.ends.clone(),
-            now: snapshot.now,
         }
     }
 }
@@ -123,7 +99,7 @@ pub(super) fn unread_step(change: &Change, now: i64) -> Result<Step, AttemptOutc
 /// split, what each has, in their order. A level that does not exist has none.
 pub(super) fn choose<'a>(
     line: &'a Line,
-    state: &State,
+    state: &Snapshot,
 ) -> Result<Vec<(Level<'a>, Change)>, AttemptOutcome> {
     let Some(wanted) = line.change.quantity() else {
         return Err(AttemptOutcome::Conflict);
@@ -160,7 +136,7 @@ pub(super) fn choose<'a>(
 pub(super) fn step(
     name: Level<'_>,
     change: &Change,
-    state: &State,
+    state: &Snapshot,
 ) -> Result<Step, AttemptOutcome> {
     let level = find(&state.levels, name);
     match change {
@@ -210,7 +186,9 @@ fn take_back(
     let left = one.sold - returned.get(&sale).copied().unwrap_or(0);
     let quantity = one.quantity.map_or(left, Quantity::units);
     if quantity > left || left <= 0 {
-        return Err(AttemptOutcome::Refused(Refusal::ExceedsSale { left }));
+        let requested = one.quantity.map_or(1, Quantity::units);
+        let refusal = Refusal::ExceedsSale { requested, left };
+        return Err(AttemptOutcome::Refused(refusal));
     }
     let restocked = if one.restock { quantity } else { 0 };
     let after = moved(level, restocked);
@@ -244,13 +222,17 @@ fn held(holding: Holding, now: i64, after: Option<StockLevel>) -> Step {
 fn end_hold(
     end: Ending,
     level: Option<&StockLevel>,
-    state: &State,
+    state: &Snapshot,
 ) -> Result<Step, AttemptOutcome> {
     let level = level.ok_or(AttemptOutcome::UnknownSku)?;
     let line = (end.hold, end.line);
     let ended = |state| {
-        let line = end.line;
-        Err(AttemptOutcome::Refused(Refusal::HoldEnded { line, state }))
+        let (line, by) = (end.line, None);
+        Err(AttemptOutcome::Refused(Refusal::HoldEnded {
+            line,
+            state,
+            by,
+        }))
     };
     let open = state.holds.get(&line);
     let held = match (open, state.ends.get(&line)) {
@@ -262,9 +244,11 @@ fn end_hold(
     };
     let is_due = open.is_none_or(|(_, expires_at)| *expires_at <= state.now);
     let (kind, sold) = match end.how {
-        How::Confirm { late: false, .. } if is_due => {
-            let available = level.available();
-            return Err(AttemptOutcome::Refused(Refusal::HoldExpired { available }));
+        How::Confirm { units, late: false } if is_due => {
+            return Err(AttemptOutcome::Refused(Refusal::HoldExpired {
+                requested: units,
+                available: level.available(),
+            }));
         }
         How::Confirm { units, .. } => (MovementKind::Deducted, units),
         How::Release => (MovementKind::Released, 0),

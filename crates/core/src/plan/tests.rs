@@ -1,10 +1,9 @@
 //! Properties of plans, on generated levels and operations.
 
 use super::*;
-use crate::ports::Refusal;
 use crate::stock::{
     Caller, Change, Count, CountedFrom, Deduction, Idempotency, IdempotencyKey, Line, MAX_UNITS,
-    Precondition, Quantity, RequestHash, Return, Revision, Scope, Setting, Warehouse,
+    Precondition, Quantity, Refusal, RequestHash, Return, Revision, Scope, Setting, Warehouse,
 };
 
 mod cases;
@@ -298,10 +297,14 @@ fn return_gives_back_what_is_left_of_its_sale() {
     let AttemptOutcome::Changed(changed) = outcome_of(one(None, 2)) else {
         panic!("two units come back")
     };
-    assert_eq!((changed.returned, changed.level.on_hand), (Some(2), 7));
-    let exceeds = |left| AttemptOutcome::Refused(Refusal::ExceedsSale { left });
-    assert_eq!(outcome_of(one(None, 0)), exceeds(0));
-    assert_eq!(outcome_of(one(Some(Quantity::MAX), 3)), exceeds(3));
+    assert_eq!((changed.made.returned, changed.level.on_hand), (Some(2), 7));
+    let exceeds =
+        |requested, left| AttemptOutcome::Refused(Refusal::ExceedsSale { requested, left });
+    assert_eq!(outcome_of(one(None, 0)), exceeds(1, 0));
+    assert_eq!(
+        outcome_of(one(Some(Quantity::MAX), 3)),
+        exceeds(Quantity::MAX.units(), 3)
+    );
 }
 
 #[test]
@@ -358,7 +361,7 @@ fn counted_units_are_set_if_they_are_as_expected() {
             let AttemptOutcome::Changed(changed) = count(on_hand, from) else {
                 panic!("{from:?} to {on_hand}")
             };
-            let seen = (changed.level.on_hand, changed.delta, changed.created);
+            let seen = (changed.level.on_hand, changed.made.delta, changed.created);
             assert_eq!(seen, (on_hand, delta, false));
             assert_eq!(changed.level.version, five().levels[0].version + 1);
         }

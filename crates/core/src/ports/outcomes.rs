@@ -1,7 +1,7 @@
 //! What one attempt at an operation did.
 
 use super::StoreError;
-use crate::stock::{Fence, MadeLine, Movement, StockError, StockLevel};
+use crate::stock::{Fence, MadeLine, Movement, Refusal, StockLevel};
 
 /// What the store answers to one operation of a batch.
 pub type BatchAnswer = Result<AttemptOutcome, StoreError>;
@@ -57,74 +57,8 @@ pub struct ChangedLevel {
     pub level: StockLevel,
     /// Whether the change created it.
     pub created: bool,
-    /// Units added to `on_hand`.
-    pub delta: i64,
-    /// Units added to `held`.
-    pub held_delta: i64,
-    /// How many units of a sale came back, if the change is a return.
-    pub returned: Option<i64>,
-    /// When it ends, if it is a hold.
-    pub expires_at: Option<i64>,
-}
-
-/// Why a rule refuses a change that is not a sale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The caller's precondition does not hold.
-    PreconditionFailed,
-    /// The level does not have the units that a count expects, or exists although it must not.
-    Differs {
-        /// Its units.
-        on_hand: i64,
-    },
-    /// Units on hand may be set only with a precondition, because the level was changed since its
-    /// creation.
-    PreconditionRequired,
-    /// It would break `on_hand - held >= -backorder_limit`.
-    BelowLimit,
-    /// A number of the level would be too large.
-    TooLarge,
-    /// More units than are left of the sale, or none are left.
-    ExceedsSale {
-        /// Units of the sale that have not come back.
-        left: i64,
-    },
-    /// The line of the hold has ended.
-    HoldEnded {
-        /// Its number.
-        line: i64,
-        /// What has become of it, if that was read.
-        state: &'static str,
-    },
-    /// The time of the hold is over, and it is to be sold in time only.
-    HoldExpired {
-        /// Units available.
-        available: i64,
-    },
-}
-
-impl Refusal {
-    /// The error of a caller who has requested so many units.
-    #[must_use]
-    pub fn error(self, requested: i64) -> StockError {
-        match self {
-            Self::PreconditionFailed => StockError::PreconditionFailed,
-            Self::Differs { on_hand } => StockError::Differs { on_hand },
-            Self::PreconditionRequired => StockError::PreconditionRequired,
-            Self::BelowLimit => StockError::BelowLimit,
-            Self::TooLarge => StockError::TooLarge,
-            Self::ExceedsSale { left } => StockError::ExceedsSale { requested, left },
-            Self::HoldEnded { line, state } => StockError::HoldEnded {
-                line,
-                state,
-                by: None,
-            },
-            Self::HoldExpired { available } => StockError::HoldExpired {
-                requested,
-                available,
-            },
-        }
-    }
+    /// What was made. Zero units, if the level already was as a setting requires.
+    pub made: MadeLine,
 }
 
 impl AttemptOutcome {

@@ -11,9 +11,6 @@ use crate::stock::StockError;
 /// A driver's error, opaque to everything outside the stores.
 pub type DriverError = Box<dyn Error + Send + Sync>;
 
-/// The database, in messages.
-const DATABASE: &str = "the database";
-
 /// Why a store could not carry an operation out, sorted by what to do about it.
 ///
 /// Only [`StoreError::OutcomeUnknown`] leaves open whether the operation happened; after all others
@@ -122,14 +119,10 @@ impl From<StoreError> for StockError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::ConnectionLost(source) | StoreError::Unavailable(source) => {
-                Self::Unavailable {
-                    what: DATABASE,
-                    source: Some(source),
-                }
+                Self::Unavailable { source }
             }
             StoreError::Aborted(_) | StoreError::Unexpected(_) => Self::Unavailable {
-                what: DATABASE,
-                source: Some(error.into()),
+                source: error.into(),
             },
             StoreError::TooSlow(source) => Self::TooSlow { source },
             StoreError::LockWait(_) => Self::Contended { attempts: 1 },

@@ -15,30 +15,15 @@ pub enum StockError {
     /// The ledger has no operation with that id.
     #[error("no such operation is recorded")]
     UnknownOperation,
+    /// A rule refuses the change.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// SKUs belong to other deployments.
     #[error("{0}; nothing was changed")]
     WrongShard(#[from] WrongShard),
     /// Only holds can be confirmed, released and extended.
     #[error("the operation is not a hold")]
     NotAHold,
-    /// A line of the hold has ended in another way.
-    #[error("line {line} of the hold is {state} already; nothing was changed")]
-    HoldEnded {
-        /// The number of the line.
-        line: i64,
-        /// What has become of it.
-        state: &'static str,
-        /// The operation that ended it, if it is known.
-        by: Option<OperationId>,
-    },
-    /// The time of the hold is over, and it cannot be sold any more.
-    #[error("the hold has expired: {requested} requested, {available} available; nothing was sold")]
-    HoldExpired {
-        /// Units requested.
-        requested: i64,
-        /// Units available.
-        available: i64,
-    },
     /// More units are to be sold than the line holds.
     #[error("{requested} requested, {held} held; nothing was changed")]
     ExceedsHold {
@@ -50,14 +35,6 @@ pub enum StockError {
     /// Only sales can be reversed.
     #[error("the operation is not a sale; only a sale can be reversed")]
     NotASale,
-    /// More units are to come back than are left of the sale.
-    #[error("{left} units of the sale are left to come back; nothing was changed")]
-    ExceedsSale {
-        /// Units requested.
-        requested: i64,
-        /// Units of the sale that have not come back.
-        left: i64,
-    },
     /// The sale has no such line.
     #[error("the sale has no line {line}")]
     UnknownLine {
@@ -93,27 +70,6 @@ pub enum StockError {
     /// The first request with that key is still running.
     #[error("the first request with this Idempotency-Key is still running; try again")]
     RequestInFlight,
-    /// The caller's precondition does not hold.
-    #[error("the stock does not match the precondition; read it again")]
-    PreconditionFailed,
-    /// The level has not the units from which it was counted, or exists although it must not.
-    #[error("{on_hand} units are on hand, which is not what was expected; nothing was changed")]
-    Differs {
-        /// Its units.
-        on_hand: i64,
-    },
-    /// Units on hand are set without a precondition, and the level was changed since its creation.
-    #[error(
-        "the level was changed since its creation, so on_hand needs If-Match with the ETag that you \
-         read; POST /stock/{{sku}}/adjust adds or removes units without it"
-    )]
-    PreconditionRequired,
-    /// The requested level would break `on_hand - held >= -backorder_limit`.
-    #[error("on_hand - held must not fall below -backorder_limit")]
-    BelowLimit,
-    /// A number of the level would be too large.
-    #[error("the level would exceed what a counter can hold")]
-    TooLarge,
     /// Other writers were faster until the wait limit.
     #[error("other writers won until the wait limit passed; nothing was changed")]
     Contended {
@@ -137,14 +93,12 @@ pub enum StockError {
         #[source]
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// A server does not answer.
-    #[error("{what} is unavailable; nothing was changed")]
+    /// The database does not answer.
+    #[error("the database is unavailable; nothing was changed")]
     Unavailable {
-        /// The server.
-        what: &'static str,
         /// The error of its driver.
         #[source]
-        source: Option<Box<dyn Error + Send + Sync>>,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The database ended a statement at its time limit.
     #[error("the database did not finish in time; nothing was changed")]
@@ -169,6 +123,75 @@ pub enum StockError {
         /// The violated rule.
         what: String,
     },
+}
+
+/// Why a rule refuses a change that is not a sale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The caller's precondition does not hold.
+    #[error("the stock does not match the precondition; read it again")]
+    PreconditionFailed,
+    /// The level does not have the units that a count expects, or exists although it must not.
+    #[error("{on_hand} units are on hand, which is not what was expected; nothing was changed")]
+    Differs {
+        /// Its units.
+        on_hand: i64,
+    },
+    /// Units on hand may be set only with a precondition, because the level was changed since its
+    /// creation.
+    #[error(
+        "the level was changed since its creation, so on_hand needs If-Match with the ETag that you \
+         read; POST /stock/{{sku}}/adjust adds or removes units without it"
+    )]
+    PreconditionRequired,
+    /// It would break `on_hand - held >= -backorder_limit`.
+    #[error("on_hand - held must not fall below -backorder_limit")]
+    BelowLimit,
+    /// A number of the level would be too large.
+    #[error("the level would exceed what a counter can hold")]
+    TooLarge,
+    /// More units are to come back than are left of the sale, or none are left.
+    #[error("{left} units of the sale are left to come back; nothing was changed")]
+    ExceedsSale {
+        /// Units requested.
+        requested: i64,
+        /// Units of the sale that have not come back.
+        left: i64,
+    },
+    /// The line of the hold has ended in another way.
+    #[error("line {line} of the hold is {state} already; nothing was changed")]
+    HoldEnded {
+        /// Its number.
+        line: i64,
+        /// What has become of it.
+        state: &'static str,
+        /// The operation that ended it, if it is known.
+        by: Option<OperationId>,
+    },
+    /// The time of the hold is over, and it cannot be sold any more.
+    #[error("the hold has expired: {requested} requested, {available} available; nothing was sold")]
+    HoldExpired {
+        /// Units requested.
+        requested: i64,
+        /// Units available.
+        available: i64,
+    },
+}
+
+impl Refusal {
+    /// The stable code of the refusal: see [`StockError::code`].
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::PreconditionFailed | Self::Differs { .. } => "precondition-failed",
+            Self::PreconditionRequired => "precondition-required",
+            Self::BelowLimit => "below-limit",
+            Self::TooLarge => "level-too-large",
+            Self::ExceedsSale { .. } => "exceeds-sale",
+            Self::HoldEnded { .. } => "hold-ended",
+            Self::HoldExpired { .. } => "hold-expired",
+        }
+    }
 }
 
 /// A line that refuses its operation.
@@ -209,13 +232,11 @@ impl StockError {
         match self {
             Self::UnknownSku => "unknown-sku",
             Self::UnknownOperation => "unknown-operation",
+            Self::Refused(refusal) => refusal.code(),
             Self::WrongShard(_) => "wrong-shard",
             Self::NotASale => "not-a-sale",
             Self::NotAHold => "not-a-hold",
-            Self::HoldEnded { .. } => "hold-ended",
-            Self::HoldExpired { .. } => "hold-expired",
             Self::ExceedsHold { .. } => "exceeds-hold",
-            Self::ExceedsSale { .. } => "exceeds-sale",
             Self::UnknownLine { .. } => "unknown-line",
             Self::LinesRequired => "lines-required",
             Self::TooManyLevels { .. } => "too-many-lines",
@@ -224,10 +245,6 @@ impl StockError {
             Self::Insufficient { .. } => "insufficient-stock",
             Self::IdempotencyKeyReused => "idempotency-key-reused",
             Self::RequestInFlight => "request-in-flight",
-            Self::PreconditionFailed | Self::Differs { .. } => "precondition-failed",
-            Self::PreconditionRequired => "precondition-required",
-            Self::BelowLimit => "below-limit",
-            Self::TooLarge => "level-too-large",
             Self::Contended { .. } => "contended",
             Self::Overloaded { .. } => "overloaded",
             Self::StrategyUnavailable { .. } => "strategy-unavailable",

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Caller, Change, Ending, How, Idempotency, Late, Line, Movement, MovementKind, OpenHold,
-    Operation, OperationId, Quantity, Remark, Remarks, Sku, StockError, Warehouse, state,
+    Operation, OperationId, Quantity, Refusal, Remark, Remarks, Sku, StockError, Warehouse, state,
 };
 
 impl OpenHold {
@@ -67,7 +67,7 @@ impl HoldEnd {
     ///
     /// # Errors
     /// [`StockError::NotAHold`]; [`StockError::UnknownLine`]; [`StockError::ExceedsHold`];
-    /// [`StockError::HoldEnded`] if lines have ended in another way.
+    /// [`Refusal::HoldEnded`] if lines have ended in another way.
     pub fn resolve(&self, held: Vec<Movement>, ends: &[Movement]) -> Result<Resolved, StockError> {
         let held: Vec<_> = held
             .into_iter()
@@ -127,11 +127,11 @@ impl HoldEnd {
             }
             let is_other = |one: &&(&Movement, i64)| !is_same(one);
             let (end, _) = ended.iter().find(is_other).unwrap_or(&ended[0]);
-            return Err(StockError::HoldEnded {
+            return Err(StockError::Refused(Refusal::HoldEnded {
                 line: end.line,
                 state: state(&end.kind),
                 by: Some(end.operation),
-            });
+            }));
         }
         let reference = held[0].remarks.reference.clone();
         Ok(Resolved::Operation(Box::new(
@@ -179,7 +179,7 @@ impl HoldEnd {
     /// ends.
     ///
     /// # Errors
-    /// [`StockError::NotAHold`]; [`StockError::HoldEnded`] if nothing is left of it;
+    /// [`StockError::NotAHold`]; [`Refusal::HoldEnded`] if nothing is left of it;
     /// [`StockError::TooManyLevels`].
     pub fn replaced_by(
         new: &Operation,
@@ -205,11 +205,11 @@ impl HoldEnd {
                 new.check_levels()?;
                 Ok(new)
             }
-            Resolved::Replay(by) => Err(StockError::HoldEnded {
+            Resolved::Replay(by) => Err(StockError::Refused(Refusal::HoldEnded {
                 line,
                 state: "released",
                 by: Some(by),
-            }),
+            })),
         }
     }
 
@@ -225,12 +225,12 @@ impl HoldEnd {
             Some(_) => None,
             None => final_end(ends, first.line),
         };
-        Ok(StockError::HoldEnded {
+        Ok(StockError::Refused(Refusal::HoldEnded {
             line: expired.unwrap_or(first).line,
             // Whether a due line has been ended does not matter.
             state: end.map_or("expired", |end| state(&end.kind)),
             by: end.map(|end| end.operation),
-        })
+        }))
     }
 
     fn line(

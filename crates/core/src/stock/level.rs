@@ -106,9 +106,7 @@ impl LevelCursor {
             warehouse: Warehouse::parse(warehouse).ok()?,
         })
     }
-}
 
-impl LevelCursor {
     /// SKU and warehouse of a cursor. Without one, those that are before all others.
     #[must_use]
     pub fn names(cursor: Option<&Self>) -> (&str, &str) {

@@ -5,16 +5,9 @@
 //! *Fails when*: the network is slow: the row stays locked longer; if a client vanishes, the row stays locked until the server's timeout; it never oversells.
 //! *Use when*: the decision between read and write needs code that one statement cannot express.
 
-use super::{Card, DeductionRun, Tier};
+use super::DeductionRun;
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::Operation;
-
-pub(super) const CARD: Card = Card {
-    name: "for-update",
-    tier: Tier::Safe,
-    needs: &[],
-    source: include_str!("for_update.rs"),
-};
 
 /// The store locks, reads, plans and writes in one transaction.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {

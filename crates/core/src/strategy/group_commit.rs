@@ -5,16 +5,9 @@
 //! *Fails when*: the stock runs out while many replicas sell it: their batches conflict, and the row is then locked for a round trip; it never oversells.
 //! *Use when*: SKUs must be sold faster than the database commits single transactions.
 
-use super::{Card, DeductionContext, DeductionRun, Tier};
+use super::{DeductionContext, DeductionRun};
 use crate::ports::{AttemptOutcome, StoreError};
 use crate::stock::{Deduction, Operation, StockError};
-
-pub(super) const CARD: Card = Card {
-    name: "group-commit",
-    tier: Tier::Safe,
-    needs: &[],
-    source: include_str!("group_commit.rs"),
-};
 
 /// One of the next batches makes the attempt.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {

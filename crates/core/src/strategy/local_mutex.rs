@@ -5,15 +5,8 @@
 //! *Fails when*: a second replica runs: each replica has its own mutex, and both read the same level.
 //! *Use when*: you want to see that a lock which other processes cannot see protects nothing; never with real stock.
 
-use super::{Card, DeductionRun, Tier, no_lock};
+use super::{DeductionRun, no_lock};
 use crate::ports::{AttemptOutcome, StoreError};
-
-pub(super) const CARD: Card = Card {
-    name: "local-mutex",
-    tier: Tier::Unsafe,
-    needs: &[],
-    source: include_str!("local_mutex.rs"),
-};
 
 /// The attempt of `no-lock`, with the mutex held until the outcome of the commit is known.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {

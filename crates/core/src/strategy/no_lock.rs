@@ -5,16 +5,9 @@
 //! *Fails when*: two requests read the same level: each overwrites it with its own result, so the level misses one sale.
 //! *Use when*: you want to see an oversell; never with real stock.
 
+use super::DeductionRun;
 use super::read_check::read_check_write;
-use super::{Card, DeductionRun, Tier};
 use crate::ports::{AttemptOutcome, Condition, StoreError};
-
-pub(super) const CARD: Card = Card {
-    name: "no-lock",
-    tier: Tier::Unsafe,
-    needs: &[],
-    source: include_str!("no_lock.rs"),
-};
 
 /// Reads the level, checks it, overwrites it.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {

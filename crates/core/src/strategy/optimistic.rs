@@ -5,16 +5,9 @@
 //! *Fails when*: a row is hot: it may give up as contended (503) while other requests succeed; it never oversells.
 //! *Use when*: conflicts are rare, or the caller needs long to decide and must not hold a lock.
 
+use super::DeductionRun;
 use super::read_check::read_check_write;
-use super::{Card, DeductionRun, Tier};
 use crate::ports::{AttemptOutcome, Condition, StoreError};
-
-pub(super) const CARD: Card = Card {
-    name: "optimistic",
-    tier: Tier::Safe,
-    needs: &[],
-    source: include_str!("optimistic.rs"),
-};
 
 /// One read and one conditional write. [`AttemptOutcome::Conflict`] asks for another attempt.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {

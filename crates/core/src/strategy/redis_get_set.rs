@@ -5,15 +5,8 @@
 //! *Fails when*: two requests get the same value: both set the counter and the level to the same result, so one sale is missed.
 //! *Use when*: you want to see why a check in Redis needs one atomic command; never with real stock.
 
-use super::{Card, DeductionRun, Dependency, Tier};
+use super::DeductionRun;
 use crate::ports::{AttemptOutcome, Condition, ReadLevel, StoreError};
-
-pub(super) const CARD: Card = Card {
-    name: "redis-get-set",
-    tier: Tier::Unsafe,
-    needs: &[Dependency::Redis],
-    source: include_str!("redis_get_set.rs"),
-};
 
 /// Sets the level to what is left in the counter.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {

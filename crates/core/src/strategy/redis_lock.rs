@@ -6,11 +6,3 @@
 //! *Use when*: the work under the lock is more than one row can express, and Redis is there already.
 
 pub(super) use super::locked::attempt;
-use super::{Card, Dependency, Tier};
-
-pub(super) const CARD: Card = Card {
-    name: "redis-lock",
-    tier: Tier::Guarded,
-    needs: &[Dependency::Redis],
-    source: include_str!("redis_lock.rs"),
-};

@@ -5,17 +5,5 @@
 //! *Fails when*: Redis is down: 503. A counter that Redis has lost is loaded again; one that is too low hides units for up to 500 ms.
 //! *Use when*: many more requests are refused than sold, and the refusals of many replicas must not reach the database.
 
-use super::{Card, DeductionRun, Dependency, Tier, group_commit};
-use crate::ports::{AttemptOutcome, StoreError};
-
-pub(super) const CARD: Card = Card {
-    name: "redis-lua",
-    tier: Tier::Safe,
-    needs: &[Dependency::Redis],
-    source: include_str!("redis_lua.rs"),
-};
-
-/// The counter has admitted the deduction, or it has a key.
-pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    group_commit::attempt(run).await
-}
+// The counter has admitted the deduction, or it has a key.
+pub(super) use super::group_commit::attempt;

@@ -5,17 +5,5 @@
 //! *Fails when*: many requests change one counter: it may give up as contended (503) while others succeed. While Redis is down, 503.
 //! *Use when*: you want to compare it with redis-lua, which does the same in one round trip.
 
-use super::{Card, DeductionRun, Dependency, Tier, group_commit};
-use crate::ports::{AttemptOutcome, StoreError};
-
-pub(super) const CARD: Card = Card {
-    name: "redis-watch",
-    tier: Tier::Safe,
-    needs: &[Dependency::Redis],
-    source: include_str!("redis_watch.rs"),
-};
-
-/// The counter has admitted the deduction, or it has a key.
-pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    group_commit::attempt(run).await
-}
+// The counter has admitted the deduction, or it has a key.
+pub(super) use super::group_commit::attempt;

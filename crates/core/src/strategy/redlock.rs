@@ -6,11 +6,3 @@
 //! *Use when*: the work under the lock is more than one row can express, the loss of one Redis must not stop it, and there is no ZooKeeper.
 
 pub(super) use super::locked::attempt;
-use super::{Card, Dependency, Tier};
-
-pub(super) const CARD: Card = Card {
-    name: "redlock",
-    tier: Tier::Guarded,
-    needs: &[Dependency::RedisMasters],
-    source: include_str!("redlock.rs"),
-};

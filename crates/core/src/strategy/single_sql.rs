@@ -5,15 +5,8 @@
 //! *Fails when*: one row is very hot: deductions queue for the commit; it never oversells.
 //! *Use when*: no refusal may be 500 ms old, or the database commits single deductions fast enough.
 
-use super::{Card, DeductionRun, Tier};
+use super::DeductionRun;
 use crate::ports::{AttemptOutcome, StoreError};
-
-pub(super) const CARD: Card = Card {
-    name: "single-sql",
-    tier: Tier::Safe,
-    needs: &[],
-    source: include_str!("single_sql.rs"),
-};
 
 /// The database checks and takes the units in one `UPDATE`.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {

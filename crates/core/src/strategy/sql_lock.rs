@@ -6,12 +6,3 @@
 //! *Use when*: the work under the lock is more than one transaction can hold, and the database shall stay the only server.
 
 pub(super) use super::locked::attempt;
-use super::{Card, Tier};
-
-pub(super) const CARD: Card = Card {
-    name: "sql-lock",
-    tier: Tier::Guarded,
-    // The database, which every strategy needs.
-    needs: &[],
-    source: include_str!("sql_lock.rs"),
-};

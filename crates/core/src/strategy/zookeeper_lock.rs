@@ -6,11 +6,3 @@
 //! *Use when*: fairness, and a lock that survives the loss of one server, matter more than speed.
 
 pub(super) use super::locked::attempt;
-use super::{Card, Dependency, Tier};
-
-pub(super) const CARD: Card = Card {
-    name: "zookeeper-lock",
-    tier: Tier::Guarded,
-    needs: &[Dependency::Zookeeper],
-    source: include_str!("zookeeper_lock.rs"),
-};

@@ -321,19 +321,12 @@ impl RacePlan {
             .map_or(self.buyers, |shared| shared.min(self.buyers))
     }
 
+    /// Refuses a race that would be too large. The command and the page have checked each number.
     pub(super) fn check(&self) -> Result<(), RaceError> {
-        let problem = if self.stock < 0 {
-            "the stock must not be negative"
-        } else if self.quantity < 1 {
-            "the quantity of an order must be at least 1"
-        } else if [self.buyers, self.orders, self.lines, self.connections()].contains(&0) {
-            "buyers, orders, lines and connections must each be at least 1"
-        } else if self.connections() > MAX_CONNECTIONS {
+        let problem = if self.connections() > MAX_CONNECTIONS {
             "at most 10,000 connections; use fewer for the same buyers"
         } else if self.total_orders().saturating_mul(self.skus()) > MAX_ORDERS {
             "at most 10,000,000 lines of orders (buyers × orders × lines)"
-        } else if self.strategies == Entrants::Only(Vec::new()) {
-            "no strategy is named"
         } else {
             return Ok(());
         };
@@ -383,11 +376,9 @@ mod tests {
     #[test]
     fn impossible_plans_are_refused() {
         assert!(RacePlan::seckill().check().is_ok());
-        for (stock, buyers, orders) in [(-1, 1, 1), (1, 0, 1), (1, 1, 0), (1, 10_001, 10_000)] {
-            assert!(RacePlan::new(stock, buyers, orders).check().is_err());
-        }
+        assert!(RacePlan::new(1, 10_001, 10_000).check().is_err());
         let mut plan = RacePlan::new(1, 1_001, 1_000);
-        for (lines, possible) in [(0, false), (9, true), (10, false)] {
+        for (lines, possible) in [(9, true), (10, false)] {
             plan.lines = lines;
             assert_eq!(plan.check().is_ok(), possible, "{lines} lines");
         }

@@ -54,13 +54,6 @@ rows! {
     }
 }
 
-/// What a replica remembers between its rounds.
-#[derive(Debug, Default)]
-pub(super) struct Rounds {
-    /// SKU and warehouse of the last level that was looked at; empty at the start.
-    after: (String, String),
-}
-
 /// Writes the checkpoints of a database.
 #[async_trait]
 pub trait Checkpoints: Send + Sync {
@@ -71,11 +64,11 @@ pub trait Checkpoints: Send + Sync {
 #[async_trait]
 impl<D: Dialect> Checkpoints for SqlStore<D> {
     async fn write_due(&self) -> Result<()> {
-        let mut rounds = self.rounds.lock().await;
+        let mut after = self.checkpointed.lock().await;
         let mut failed = Ok(());
         for _ in 0..LEVELS_PER_ROUND / LEVELS {
             let page: Vec<LevelRow> = {
-                let (sku, warehouse) = &rounds.after;
+                let (sku, warehouse) = &*after;
                 let page = values![&**sku, &**warehouse, i64::from(LEVELS)];
                 let levels = &D::texts().checkpoint_levels;
                 self.select(&self.ledger_readers, levels, &page).await?
@@ -83,7 +76,7 @@ impl<D: Dialect> Checkpoints for SqlStore<D> {
             let levels = page.iter().map(|level| (&level.sku, &level.warehouse));
             self.remember_unpublished(levels).await?;
             let is_last = page.len() < usize::from(LEVELS);
-            rounds.after = match page.last() {
+            *after = match page.last() {
                 Some(last) if !is_last => (last.sku.to_string(), last.warehouse.to_string()),
                 _ => Default::default(),
             };

@@ -11,26 +11,20 @@ use super::pool::{PooledConnection, Server};
 use super::statement::{Statement, Value, values};
 use super::statements::Texts;
 use crate::StoreError;
-use stocklock_core::ports::{AttemptOutcome, Condition, Expiry, ReadLevel};
+use stocklock_core::ports::{Condition, Expiry, ReadLevel};
 use stocklock_core::stock::{Operation, Quantity};
 
 /// A version that no level has.
 const NO_VERSION: i64 = -1;
-
-/// The outcome of a sale that is committed; `available` units remain.
-pub(crate) fn deducted(available: i64) -> AttemptOutcome {
-    AttemptOutcome::Deducted {
-        remaining: available,
-    }
-}
 
 /// What is written, and on which condition.
 #[derive(Debug)]
 pub(crate) struct ConditionalWrite<'a> {
     /// The movement. The statement computes its `available_after` and `level_version`.
     pub(crate) row: NewRow<'a>,
-    /// The statement.
-    text: fn(&Texts) -> &Statement,
+    /// The statement. It returns the units that are available, or no row if the condition does not hold or the
+    /// attempt has expired.
+    pub(crate) statement: fn(&Texts) -> &Statement,
     /// The units that are available then if the level is set, its version before, the fencing token and its
     /// source. NULL if the write does not depend on it.
     level_values: [Value<'a>; 4],
@@ -45,7 +39,7 @@ impl<'a> ConditionalWrite<'a> {
     pub(crate) fn if_available(operation: &'a Operation, quantity: Quantity) -> Self {
         Self {
             row: NewRow::of_sale(operation, quantity, None),
-            text: |texts| &texts.if_available,
+            statement: |texts| &texts.if_available,
             level_values: values![None::<i64>, None::<i64>, None::<i64>, None::<&str>],
             deadline: operation.deadline,
             expiry: None,
@@ -68,25 +62,19 @@ impl<'a> ConditionalWrite<'a> {
         let unchanged = read.version.unwrap_or(NO_VERSION);
         match condition {
             Condition::None => {
-                write.text = |texts| &texts.set;
+                write.statement = |texts| &texts.set;
                 write.level_values[0] = (read.available - quantity.units()).into();
             }
             Condition::Version => {
-                write.text = |texts| &texts.if_unchanged;
+                write.statement = |texts| &texts.if_unchanged;
                 write.level_values[1] = unchanged.into();
             }
             Condition::Fence(fence) => {
-                write.text = |texts| &texts.if_not_fenced;
+                write.statement = |texts| &texts.if_not_fenced;
                 write.level_values = values![None::<i64>, unchanged, fence.token, &*fence.source];
             }
         }
         write
-    }
-
-    /// The statement. It returns the units that are available, or no row if the condition does not hold or the
-    /// attempt has expired.
-    pub(crate) fn statement<'t>(&self, texts: &'t Texts) -> &'t Statement {
-        (self.text)(texts)
     }
 
     /// Sets the expiry of the attempt, which is sent on `connection` now.

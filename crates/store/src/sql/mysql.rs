@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use super::conditional_write::{ConditionalWrite, deducted};
+use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit};
 use super::pool::{PooledConnection, Transaction};
@@ -55,12 +55,14 @@ impl Dialect for MySqlServer {
         let mut tx = Transaction::begun(connection);
         write.send_on(&tx);
         let called = tx
-            .fetch(write.statement(Self::texts()), &write.values())
+            .fetch((write.statement)(Self::texts()), &write.values())
             .await;
         match called {
             Ok(mut rows) => {
                 tx.ended();
-                Ok(rows.pop().map(|(available,)| deducted(available)))
+                Ok(rows
+                    .pop()
+                    .map(|(remaining,)| AttemptOutcome::Deducted { remaining }))
             }
             Err(error) if classify(&error) == Verdict::Duplicate => {
                 tx.ended();

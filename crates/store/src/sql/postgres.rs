@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use sqlx::postgres::PgDatabaseError;
 
-use super::conditional_write::{ConditionalWrite, deducted};
+use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
 use super::pool::{PooledConnection, committed, with_warning};
@@ -21,7 +21,7 @@ mod requirements;
 mod write;
 
 pub(super) use connect::PostgresServer;
-use requirements::complaints;
+use requirements::{Settings, complaints};
 
 /// Only a superuser sees the states of standbys; others see that there are some.
 const SETTINGS: &str = "SELECT current_setting('synchronous_commit'),
@@ -59,10 +59,12 @@ impl Dialect for PostgresServer {
     ) -> Result<Option<AttemptOutcome>> {
         write.send_on(&connection);
         // `fetch` reads the complete answer. Its last message confirms the commit.
-        let statement = write.statement(Self::texts());
+        let statement = (write.statement)(Self::texts());
         let written = with_warning(connection.fetch(statement, &write.values())).await;
         match committed(written) {
-            Ok(mut rows) => Ok(rows.pop().map(|(available,)| deducted(available))),
+            Ok(mut rows) => Ok(rows
+                .pop()
+                .map(|(remaining,)| AttemptOutcome::Deducted { remaining })),
             Err(error) if classify(&error) == Verdict::Duplicate => {
                 Ok(Some(AttemptOutcome::Duplicate))
             }
@@ -79,14 +81,8 @@ impl Dialect for PostgresServer {
     }
 
     async fn unsafe_settings(connection: &mut PooledConnection<Self>) -> sqlx::Result<Vec<String>> {
-        let found: Vec<(String, String, String, String, String)> =
-            connection.fetch(SETTINGS, &[]).await?;
-        let found = found.iter();
-        Ok(found
-            .flat_map(|(commit, standbys, connected, fsync, pages)| {
-                complaints(commit, standbys, connected, fsync, pages)
-            })
-            .collect())
+        let found: Vec<Settings> = connection.fetch(SETTINGS, &[]).await?;
+        Ok(found.iter().flat_map(complaints).collect())
     }
 }
 

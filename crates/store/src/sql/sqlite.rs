@@ -13,7 +13,7 @@ use sqlx::migrate::{MigrateError, Migration};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
 
-use super::conditional_write::{ConditionalWrite, deducted};
+use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
 use super::errors::{self, Inserted};
 use super::migration::{self, Exclusion, MigrationServer, migrations};
@@ -52,7 +52,7 @@ impl Dialect for SqliteFile {
     ) -> Result<Option<AttemptOutcome>> {
         let mut tx = connection.begin(Self::texts().begin.as_str()).await?;
         write.send_on(&tx);
-        let update = write.statement(Self::texts());
+        let update = (write.statement)(Self::texts());
         let mut updated = tx.rows(update, &write.values()).await?;
         let Some((available, level_version)) = updated.pop() else {
             tx.roll_back().await;
@@ -63,7 +63,9 @@ impl Dialect for SqliteFile {
         row.level_version = level_version;
         let recorded = tx.record_and_commit(&row, write.deadline).await?;
         Ok(Some(match recorded {
-            Inserted::New => deducted(available),
+            Inserted::New => AttemptOutcome::Deducted {
+                remaining: available,
+            },
             Inserted::Duplicate => AttemptOutcome::Duplicate,
         }))
     }

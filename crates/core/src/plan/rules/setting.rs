@@ -3,9 +3,10 @@
 use std::slice;
 
 use super::{Level, Step, fits, moved};
-use crate::ports::{AttemptOutcome, ChangedLevel, Refusal};
+use crate::ports::{AttemptOutcome, ChangedLevel};
 use crate::stock::{
-    Count, CountedFrom, MovementKind, Precondition, Revision, Scope, Setting, Sku, StockLevel,
+    Count, CountedFrom, MadeLine, MovementKind, Precondition, Refusal, Revision, Scope, Setting,
+    Sku, StockLevel,
 };
 
 pub(super) fn set(
@@ -40,10 +41,16 @@ pub(super) fn set(
         return Err(AttemptOutcome::Changed(Box::new(ChangedLevel {
             level: old.clone(),
             created: false,
-            delta: 0,
-            held_delta: 0,
-            returned: None,
-            expires_at: None,
+            made: MadeLine {
+                line: 0,
+                sku: after.sku,
+                warehouse: after.warehouse,
+                delta: 0,
+                held_delta: 0,
+                returned: None,
+                expires_at: None,
+                remaining: old.available(),
+            },
         })));
     }
     fits(after.on_hand)?;

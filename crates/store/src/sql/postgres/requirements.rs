@@ -56,13 +56,12 @@ async fn text(connection: &mut PgConnection, query: &'static str) -> sqlx::Resul
     raw_sql(query).fetch_one(connection).await?.try_get(0)
 }
 
-/// One sentence for each setting under which an acknowledged sale can be lost. `connected` is empty if no standby is.
+/// Those of `SETTINGS`. The third is empty if no standby is connected.
+pub(super) type Settings = (String, String, String, String, String);
+
+/// One sentence for each setting under which an acknowledged sale can be lost.
 pub(super) fn complaints(
-    commit: &str,
-    standbys: &str,
-    connected: &str,
-    fsync: &str,
-    full_pages: &str,
+    (commit, standbys, connected, fsync, full_pages): &Settings,
 ) -> Vec<String> {
     let mut found = Vec::new();
     if commit == "off" {
@@ -71,7 +70,7 @@ pub(super) fn complaints(
              synchronous_commit = on"
                 .to_owned(),
         );
-    } else if !standbys.is_empty() && matches!(commit, "local" | "remote_write") {
+    } else if !standbys.is_empty() && matches!(commit.as_str(), "local" | "remote_write") {
         found.push(format!(
             "synchronous_commit is {commit}: a sale is acknowledged before the standby has it on \
              disk, so a failover may lose it; set synchronous_commit = on"
@@ -103,21 +102,21 @@ mod tests {
     #[test]
     fn unsafe_setting_is_reported_with_its_remedy() {
         for (settings, remedies) in [
-            (("on", "", "", "on", "on"), &[][..]),
-            (("local", "", "", "on", "on"), &[]),
-            (("remote_apply", "standby", "c", "on", "on"), &[]),
-            (("off", "", "", "on", "on"), &["synchronous_commit = on"]),
+            (["on", "", "", "on", "on"], &[][..]),
+            (["local", "", "", "on", "on"], &[]),
+            (["remote_apply", "standby", "c", "on", "on"], &[]),
+            (["off", "", "", "on", "on"], &["synchronous_commit = on"]),
             (
-                ("local", "s", "c", "on", "on"),
+                ["local", "s", "c", "on", "on"],
                 &["synchronous_commit = on"],
             ),
             (
-                ("on", "", "c", "on", "on"),
+                ["on", "", "c", "on", "on"],
                 &["synchronous_standby_names, with Patroni synchronous_mode = true"],
             ),
-            (("on", "", "", "off", "on"), &["fsync = on"]),
+            (["on", "", "", "off", "on"], &["fsync = on"]),
             (
-                ("off", "", "", "off", "off"),
+                ["off", "", "", "off", "off"],
                 &[
                     "synchronous_commit = on",
                     "fsync = on",
@@ -125,8 +124,7 @@ mod tests {
                 ],
             ),
         ] {
-            let (commit, standbys, connected, fsync, full_pages) = settings;
-            let found = complaints(commit, standbys, connected, fsync, full_pages);
+            let found = complaints(&settings.map(str::to_owned).into());
             assert_eq!(found.len(), remedies.len(), "{settings:?}: {found:?}");
             for (found, set) in found.iter().zip(remedies) {
                 assert!(found.ends_with(&format!("set {set}")), "{found}");
