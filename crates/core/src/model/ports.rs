@@ -78,8 +78,15 @@ impl LedgerReader for MemoryStore {
         warehouse: &Warehouse,
     ) -> Result<Option<StockLevel>, StoreError> {
         self.step("SELECT").await?;
-        let tables = self.tables();
-        Ok(tables.row((sku, warehouse)).map(|row| row.level.clone()))
+        let found = self
+            .tables()
+            .row((sku, warehouse))
+            .map(|row| row.level.clone());
+        if found.is_none() {
+            // Otherwise what follows is a step. The level may be created before this answer arrives.
+            self.pause("no row").await;
+        }
+        Ok(found)
     }
 
     async fn recorded(
