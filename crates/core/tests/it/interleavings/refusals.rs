@@ -1,20 +1,19 @@
 //! Refusals of levels that have units: none is older than it may be.
 
 use std::future::ready;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use stocklock_core::deduct::{Counters, Deductor, Scheduler, WritePool};
 use stocklock_core::level_service::LevelService;
-use stocklock_core::model::{Decisions, MemoryStore, ModelCounter, yield_once};
+use stocklock_core::model::{Decisions, MemoryStore, ModelCounter};
 use stocklock_core::ports::{AttemptOutcome, CachedLevels, NoMetrics, OperationStore as _};
 use stocklock_core::spawn::TokioSpawn;
-use stocklock_core::stock::{Deducted, How, Operation, Shard, Sku, StockError, Warehouse};
+use stocklock_core::stock::{How, Operation, Shard, Sku, StockError, Warehouse};
 use stocklock_core::strategy::{
-    Available, DeductionContext, Dependency, Locks, Safeguards, Strategy,
+    Available, DeductionContext, DeductionRun, Dependency, Locks, Safeguards, Strategy,
 };
-use tokio::runtime::Builder;
 use tokio::time::{Instant, advance};
 
 use super::holds::{end, hold, operation};
@@ -72,9 +71,9 @@ impl Replica {
         }
     }
 
-    fn deductor(&self) -> Arc<Deductor> {
+    fn context(&self) -> DeductionContext {
         let counter = ModelCounter::new(&Decisions::default(), 0, 0, 0);
-        let context = DeductionContext {
+        DeductionContext {
             store: Arc::new(self.store.clone()),
             scheduler: Arc::clone(&self.scheduler),
             mutexes: Arc::default(),
@@ -83,18 +82,7 @@ impl Replica {
             available: Available::new([Dependency::Redis]),
             policy: policy(6, false),
             metrics: Arc::new(NoMetrics),
-        };
-        let writes = WritePool::new(8, Shard::WHOLE);
-        Arc::new(Deductor::new(context, writes, self.levels.clone()))
-    }
-
-    async fn buy(
-        &self,
-        deductor: &Arc<Deductor>,
-        strategy: Strategy,
-    ) -> Result<Deducted, StockError> {
-        let sale = deduction(&sku(SKU), None, strategy);
-        deductor.deduct(strategy, sale, Safeguards::default()).await
+        }
     }
 
     /// Makes one attempt, which finds no unit. Returns when it began.
@@ -162,41 +150,51 @@ async fn unit_of_a_due_hold_that_is_released_is_sold() {
 async fn unit_of_a_due_hold_is_sold_after_a_batch_was_refused() {
     let replica = Replica::new().await;
     replica.is_short().await;
-    let sold = replica
-        .buy(&replica.deductor(), Strategy::GroupCommit)
-        .await;
-    assert_eq!(sold.expect("it is sold").remaining, 0);
+    let writes = WritePool::new(8, Shard::WHOLE);
+    let deductor = Arc::new(Deductor::new(
+        replica.context(),
+        writes,
+        replica.levels.clone(),
+    ));
+    let sale = deduction(&sku(SKU), None, Strategy::GroupCommit);
+    let sold = deductor.deduct(Strategy::GroupCommit, sale, Safeguards::default());
+    assert_eq!(sold.await.expect("it is sold").remaining, 0);
 }
 
 /// A deduction joins the load of a counter that another one has begun. The level is created just before it comes.
-#[test]
-fn sku_that_is_created_during_a_load_is_sold() {
-    // The test goes on after each step of a task.
-    let mut runtime = Builder::new_current_thread();
-    let runtime = runtime.event_interval(1).enable_time().start_paused(true);
-    let runtime = runtime.build().expect("a runtime");
-    let mut joined = 0;
-    let is_over = |steps| runtime.block_on(created_after(steps, &mut joined));
-    assert!((0..100).any(is_over), "it is not refused");
-    assert!(joined > 0, "no load was joined");
+#[tokio::test(start_paused = true)]
+async fn sku_that_is_created_during_a_load_is_sold() {
+    let sale = || deduction(&sku(SKU), None, Strategy::RedisLua);
+    for steps in 0..100 {
+        let replica = Replica::empty();
+        let (context, sales) = (replica.context(), [sale(), sale()]);
+        let buy = async |sale| {
+            let safeguards = Safeguards::default();
+            let run = DeductionRun::new(&context, Strategy::RedisLua, sale, safeguards);
+            run.run().await
+        };
+        let (mut first, mut second) = (pin!(buy(&sales[0])), pin!(buy(&sales[1])));
+        if let Some(refused) = polled(&mut first, steps).await {
+            assert!(matches!(refused, Err(StockError::UnknownSku)));
+            return;
+        }
+        replica.store.stock(&sku(SKU), 2);
+        // It asks the counter, and waits for the load.
+        assert!(polled(&mut second, 5).await.is_none());
+        let (_, second) = tokio::join!(first, second);
+        assert!(second.is_ok(), "after {steps} steps: {second:?}");
+    }
+    panic!("it is not refused");
 }
 
-/// Creates the level after so many steps of a load, and buys. Counts loads that had not found it. Returns whether the
-/// load was over before.
-async fn created_after(steps: usize, joined: &mut usize) -> bool {
-    let replica = Replica::empty();
-    let deductor = replica.deductor();
-    let mut first = pin!(replica.buy(&deductor, Strategy::RedisLua));
-    for _ in 0..steps {
+/// Polls a future so many times, or until it ends.
+async fn polled<T>(future: &mut Pin<&mut impl Future<Output = T>>, times: usize) -> Option<T> {
+    for _ in 0..times {
         tokio::select! {
             biased;
-            refused = &mut first => return matches!(refused, Err(StockError::UnknownSku)),
-            () = yield_once() => {}
+            ended = &mut *future => return Some(ended),
+            () = ready(()) => {}
         }
     }
-    replica.store.stock(&sku(SKU), 2);
-    let (first, second) = tokio::join!(first, replica.buy(&deductor, Strategy::RedisLua));
-    assert!(second.is_ok(), "after {steps} steps: {second:?}");
-    *joined += usize::from(first.is_err());
-    false
+    None
 }
