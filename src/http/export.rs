@@ -33,9 +33,9 @@ pub(super) struct ExportQuery {
 ///
 /// One line of JSON for each level, in (sku, warehouse) order. The lines are not of one moment. If the
 /// database fails while the answer is sent, or the key is revoked, the connection is closed before its
-/// end; `after` continues it. With `EVENTS=on`, the header `X-Events-Cursor` has a cursor of `GET /events`: the events after it
-/// have every change made since the export began. Some of them may be in the lines already: skip an
-/// event whose version is not above that of its level.
+/// end; `after` continues it. With `EVENTS=on`, the header `X-Events-Cursor` has a cursor of `GET /events`:
+/// the events after it have every change made since the export began. Some of them may be in the lines
+/// already: skip an event whose version is not above that of its level.
 #[utoipa::path(
     get, path = "/export", tag = "bulk", params(ExportQuery),
     responses(

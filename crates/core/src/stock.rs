@@ -4,7 +4,6 @@
 //! knows a driver. The texts of errors are those of the API.
 
 mod audit;
-mod change;
 mod deduction;
 mod error;
 mod event;
@@ -22,10 +21,10 @@ mod operation_id;
 mod quantity;
 mod remarks;
 mod request_hash;
+mod reversal;
 mod shard;
 
 pub use audit::Audit;
-pub use change::Reversal;
 pub use deduction::{Deducted, Deduction};
 pub use error::{Refusal, RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};
@@ -44,4 +43,5 @@ pub use operation::{
 pub use operation_id::OperationId;
 pub use quantity::{InvalidQuantity, Quantity};
 pub use remarks::{Remark, Remarks};
+pub use reversal::Reversal;
 pub use shard::{Shard, WrongShard};

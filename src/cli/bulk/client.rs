@@ -21,8 +21,8 @@ use url::Url;
 use crate::cli::Failure;
 use crate::client::{Answer, TLS, exchange};
 
-/// After so long without a byte, the kernel asks whether the other machine is still there; an import may be silent
-/// for long.
+/// After so long without a byte, the kernel asks whether the other machine is still there, because an import may be
+/// silent for an hour.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// How long the service may take to connect.

@@ -28,8 +28,8 @@ fn split(chunk: Vec<Row>) -> (Vec<(u64, Operation)>, Vec<Answered>) {
 }
 
 /// Makes the rows of a chunk. Those of one level are made in their order, unless all of them add units.
-/// After a row that may be made later, only the rows in progress are made, because it would undo later rows of its
-/// level.
+/// After a row that may be made later, only the rows in progress are made: made after later rows of its level, it
+/// would undo them.
 pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
     let (rows, mut answers) = split(chunk);
     let most = api.config.limits.max_in_flight as usize / 8;

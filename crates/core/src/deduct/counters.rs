@@ -129,7 +129,7 @@ impl Counters {
                     let load = self.load(deduction, levels).await;
                     match &*load {
                         Loaded::Done => {}
-                        // It may have read before this deduction came.
+                        // The other deduction's load may have read before this one came.
                         Loaded::UnknownSku if load.is_joined && loads == 1 => {}
                         Loaded::UnknownSku => return Ok(Asked::Refused(StockError::UnknownSku)),
                         Loaded::NoCounter(error) => return Err(unavailable(FAILS, error.clone())),

@@ -47,7 +47,7 @@ impl Deductor {
         let started = Instant::now();
         let refusal = strategy.known_refusal(&self.context, &deduction);
         let level = || (deduction.sku.clone(), deduction.warehouse.clone());
-        let admitted = match refusal.filter(|_| self.levels.is_known_to_be_empty(&level())) {
+        let admitted = match refusal.filter(|_| self.levels.has_no_unit_from_holds(&level())) {
             Some(refusal) => Err(refusal),
             None => self.writes.admit(&deduction.sku, []),
         };

@@ -140,8 +140,8 @@ impl LevelService {
     /// Those of the store, and [`StockError::Overloaded`]: then it is not known whether units are missing.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop a write that has begun. Each hold is open, or has ended and its units
-    /// are given back.
+    /// Dropping the future does not stop a write that was sent. Each hold is either open, or has ended and its
+    /// units are given back.
     pub async fn reclaim(
         &self,
         level: (Sku, Warehouse),
@@ -183,8 +183,9 @@ impl LevelService {
         Ok(found.is_worth_another(units, since))
     }
 
-    /// Whether a look-up less than [`MAX_AGE`] ago found neither a due hold of the level nor a unit.
-    pub(crate) fn is_known_to_be_empty(&self, level: &(Sku, Warehouse)) -> bool {
+    /// Whether a look-up less than [`MAX_AGE`] ago found no due hold of the level, and no unit that a hold has given
+    /// back.
+    pub(crate) fn has_no_unit_from_holds(&self, level: &(Sku, Warehouse)) -> bool {
         let found = self.reclaims.recent(level, MAX_AGE);
         found.is_some_and(|found| found.available <= 0)
     }

@@ -83,8 +83,8 @@ impl LedgerReader for MemoryStore {
             .row((sku, warehouse))
             .map(|row| row.level.clone());
         if found.is_none() {
-            // Otherwise what follows is a step. The level may be created before this answer arrives.
-            self.pause("no row").await;
+            // The level may be created before this answer arrives. If there is a row, what follows is a step.
+            self.pause("the answer arrives").await;
         }
         Ok(found)
     }

@@ -110,9 +110,9 @@ pub trait Webhooks: Send + Sync {
     /// Stores a new one. Its revision is 1.
     async fn add_webhook(&self, webhook: &Webhook) -> Result<()>;
 
-    /// Stores what a request has changed: address, secret, filters, whether it is disabled, and the problem. The secret
-    /// that a new one replaces is used for `overlap`; but if the last one was replaced less than `repeat` ago, that
-    /// one stays in use instead. Returns whether the revision was still that of `webhook`.
+    /// Stores what a request has changed: address, secret, filters, whether it is disabled, and the problem. A
+    /// replaced secret stays in use for `overlap`. If another one was replaced less than `repeat` ago, that older one
+    /// stays in use instead. Returns whether the revision was still that of `webhook`.
     async fn change_webhook(
         &self,
         webhook: &Webhook,

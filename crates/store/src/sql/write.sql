@@ -91,11 +91,12 @@ DELETE FROM feed WHERE seq <= $1
 INSERT INTO webhook (id, url, secret, types, low_at, revision, position, created_at)
     VALUES ($1, $2, $3, $4, $5, 1, $6, $7)
 
--- keeps_old, a part: MySQL assigns in this order, so it reads only what is assigned later
+-- keeps_old, a part: MySQL assigns from left to right, and both columns still have their old values when this is read
 secret = $4 OR old_until > {now} + $6
 
 -- change_webhook (id, revision, url, secret, time, time, types, limit, time, problem): unless another request was
--- faster. The secret before this one is used for the first time, unless the one before that will be for the second.
+-- faster. A replaced secret becomes the old one, and is used for the first time. If the old one is still to be used
+-- for longer than the second time, it was replaced a moment ago, and stays.
 UPDATE webhook SET old_secret = CASE WHEN {keeps_old} THEN old_secret ELSE secret END,
         old_until = CASE WHEN {keeps_old} THEN old_until ELSE cast({now} AS {integer}) + $5 END,
         url = $3, secret = $4, types = $7, low_at = $8, disabled_at = $9, problem = $10,

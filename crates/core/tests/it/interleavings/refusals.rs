@@ -125,7 +125,7 @@ async fn units_that_come_back_during_a_look_up_are_sold() {
     tokio::select! {
         biased;
         _ = &mut look_up => panic!("it has read"),
-        // It has begun, and has read nothing.
+        // It has started, and has read nothing yet.
         () = ready(()) => {}
     }
     advance(MS).await;
@@ -161,7 +161,7 @@ async fn unit_of_a_due_hold_is_sold_after_a_batch_was_refused() {
     assert_eq!(sold.await.expect("it is sold").remaining, 0);
 }
 
-/// A deduction joins the load of a counter that another one has begun. The level is created just before it comes.
+/// A deduction waits for the load of a counter that another one has started. The level was created just before it came.
 #[tokio::test(start_paused = true)]
 async fn sku_that_is_created_during_a_load_is_sold() {
     let sale = || deduction(&sku(SKU), None, Strategy::RedisLua);
