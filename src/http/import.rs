@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::future;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -19,6 +20,7 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::{Field, Fields};
@@ -99,7 +101,7 @@ pub(super) struct ImportLine {
 /// Send one row a line. Row n has the key `K:n`, if K is the Idempotency-Key. If the import does not end, send the
 /// same file again with the same key: what is made is not made twice. If a row is answered 503, 504 or
 /// `request-in-flight`, the import ends there. If the file was changed, the import ends with `file-changed` before
-/// the chunk of 500 rows that differs.
+/// the chunk of at most 500 rows that differs.
 #[utoipa::path(
     post, path = "/import", tag = "bulk", params(ImportQuery, openapi::RequiredKeyHeader),
     request_body(content = ImportRow, content_type = "application/x-ndjson"),
@@ -146,7 +148,7 @@ struct Import {
     preview: Option<Levels>,
     lines: Lines,
     /// The next chunk, if it was read while the last one was made.
-    read: Option<Result<Vec<Row>, ApiError>>,
+    next_chunk: Option<Result<Vec<Row>, ApiError>>,
     rows: u64,
     replayed: u64,
     failed: u64,
@@ -216,7 +218,7 @@ impl Import {
             answers_all: query.rows == Some(Rows::All),
             preview: query.dry_run.then(Levels::default),
             lines: Lines::of(body),
-            read: None,
+            next_chunk: None,
             rows: 0,
             replayed: 0,
             failed: 0,
@@ -253,9 +255,9 @@ impl Import {
 
     /// Makes the next chunk. Returns whether there may be another one.
     async fn make_next(&mut self, part: &mut String) -> Result<bool, ApiError> {
-        let chunk = match self.read.take() {
+        let chunk = match self.next_chunk.take() {
             Some(chunk) => chunk?,
-            None => read(&self.api, (&self.caller, &self.key), &mut self.lines).await?,
+            None => self.read(future::ready(())).await?,
         };
         if chunk.is_empty() {
             return Ok(false);
@@ -271,9 +273,14 @@ impl Import {
             make(&self.api, chunk).await
         } else {
             // The next chunk is read while this one is made.
-            let reading = read(&self.api, (&self.caller, &self.key), &mut self.lines);
-            let (answers, next) = tokio::join!(make(&self.api, chunk), reading);
-            self.read = Some(next);
+            let (api, is_made) = (Arc::clone(&self.api), CancellationToken::new());
+            let making = async {
+                let answers = make(&api, chunk).await;
+                is_made.cancel();
+                answers
+            };
+            let (answers, next) = tokio::join!(making, self.read(is_made.cancelled()));
+            self.next_chunk = Some(next);
             answers
         };
         self.rows += answers.len() as u64;
@@ -314,49 +321,47 @@ impl Import {
         }
         Ok(true)
     }
+
+    /// Reads the next chunk and its keys.
+    async fn read(&mut self, is_made: impl Future<Output = ()>) -> Result<Vec<Row>, ApiError> {
+        let api = &self.api;
+        let sent = self.lines.chunk(api, is_made).await?;
+        let key = |sent: &Sent| {
+            let key = IdempotencyKey::parse(&format!("{}:{}", self.key.as_str(), sent.number));
+            key.expect("the key of the import is short")
+        };
+        let keys: Vec<_> = sent.iter().map(key).collect();
+        let found = api.store.with_keys(&self.caller, &keys).await?.into_iter();
+        let recorded: HashMap<_, _> = found
+            .filter_map(|movement| Some((movement.idempotency_key.clone()?, movement)))
+            .collect();
+        let row = |(Sent { number, row }, key): (Sent, IdempotencyKey)| {
+            let recorded = recorded.get(key.as_str());
+            let row = row.and_then(|row| row.operation(&self.caller, key, api.deadline()));
+            let Some(movement) = recorded else {
+                // A dry run makes no change that would be refused.
+                let own = |row: Operation| {
+                    api.check_shard(row.lines.iter().map(|line| &line.sku))?;
+                    Ok(row)
+                };
+                let todo = row.and_then(own).map_err(Err);
+                return Ok(Row { number, todo });
+            };
+            let is_same =
+                |row: Operation| row.idempotency.map(|key| key.hash) == movement.request_hash;
+            if !row.is_ok_and(is_same) {
+                return Err(file_changed(number));
+            }
+            let todo = Err(Ok((REPLAYED, Some(movement.level_version))));
+            Ok(Row { number, todo })
+        };
+        sent.into_iter().zip(keys).map(row).collect()
+    }
 }
 
 fn push_line(part: &mut String, line: &impl Serialize) {
     *part += &serde_json::to_string(line).expect("texts and numbers are JSON");
     part.push('\n');
-}
-
-/// Reads the next chunk and its keys.
-async fn read(
-    api: &Api,
-    (caller, key): (&Caller, &IdempotencyKey),
-    lines: &mut Lines,
-) -> Result<Vec<Row>, ApiError> {
-    let sent = lines.chunk(api).await?;
-    let key = |sent: &Sent| {
-        let key = IdempotencyKey::parse(&format!("{}:{}", key.as_str(), sent.number));
-        key.expect("the key of the import is short")
-    };
-    let keys: Vec<_> = sent.iter().map(key).collect();
-    let found = api.store.with_keys(caller, &keys).await?.into_iter();
-    let recorded: HashMap<_, _> = found
-        .filter_map(|movement| Some((movement.idempotency_key.clone()?, movement)))
-        .collect();
-    let row = |(Sent { number, row }, key): (Sent, IdempotencyKey)| {
-        let recorded = recorded.get(key.as_str());
-        let row = row.and_then(|row| row.operation(caller, key, api.deadline()));
-        let Some(movement) = recorded else {
-            // A dry run makes no change that would be refused.
-            let own = |row: Operation| {
-                api.check_shard(row.lines.iter().map(|line| &line.sku))?;
-                Ok(row)
-            };
-            let todo = row.and_then(own).map_err(Err);
-            return Ok(Row { number, todo });
-        };
-        let is_same = |row: Operation| row.idempotency.map(|key| key.hash) == movement.request_hash;
-        if !row.is_ok_and(is_same) {
-            return Err(file_changed(number));
-        }
-        let todo = Err(Ok((REPLAYED, Some(movement.level_version))));
-        Ok(Row { number, todo })
-    };
-    sent.into_iter().zip(keys).map(row).collect()
 }
 
 fn file_changed(row: u64) -> ApiError {

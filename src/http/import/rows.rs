@@ -1,6 +1,7 @@
 //! The rows of an import: reads the lines of the body, and parses them.
 
 use std::io;
+use std::pin::pin;
 
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -21,7 +22,7 @@ use stocklock_core::stock::{
 };
 use stocklock_core::whole::whole;
 
-/// How many rows are made together. Their keys are read first.
+/// How many rows are made together, at most. Their keys are read first.
 pub(super) const CHUNK: usize = 500;
 
 /// The maximum length of a line in bytes.
@@ -90,29 +91,27 @@ impl Lines {
         }
     }
 
-    /// The next rows, at most [`CHUNK`], within the time for a body. None at its end.
-    pub(super) async fn chunk(&mut self, api: &Api) -> Result<Vec<Sent>, ApiError> {
-        let limit = api.crowd.wait(api.config.limits.body_timeout_ms);
-        let read = timeout(limit, self.read_chunk()).await;
-        read.unwrap_or_else(|_elapsed| Err(too_slow()))
-    }
-
-    async fn read_chunk(&mut self) -> Result<Vec<Sent>, ApiError> {
-        let (mut rows, mut line) = (Vec::new(), Vec::new());
+    /// The next rows: those that have arrived when the last chunk `is_made`, at most [`CHUNK`]. So few rows wait
+    /// for later ones, and sales wait for few rows of a slow client. None at the end of the body.
+    pub(super) async fn chunk(
+        &mut self,
+        api: &Api,
+        is_made: impl Future<Output = ()>,
+    ) -> Result<Vec<Sent>, ApiError> {
+        let (mut rows, mut is_made) = (Vec::new(), pin!(is_made));
         while rows.len() < CHUNK {
-            line.clear();
-            let mut start = (&mut self.body).take(MAX_LINE);
-            let read = start.read_until(b'\n', &mut line).await;
-            let length = read.map_err(|_| incomplete())?;
-            if length == 0 {
+            if !rows.is_empty() {
+                tokio::select! {
+                    biased;
+                    arrived = self.body.fill_buf() => arrived.map_err(|_| incomplete())?,
+                    () = &mut is_made => break,
+                };
+            }
+            let limit = api.crowd.wait(api.config.limits.body_timeout_ms);
+            let line = timeout(limit, self.line()).await;
+            let Some(line) = line.unwrap_or_else(|_elapsed| Err(too_slow()))? else {
                 break;
-            }
-            self.number += 1;
-            if length as u64 == MAX_LINE && line.last() != Some(&b'\n') {
-                let detail = format!("line {}: must have at most {MAX_LINE} bytes", self.number);
-                let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail);
-                return Err(error);
-            }
+            };
             let text = line.trim_ascii();
             if !text.is_empty() {
                 rows.push(Sent {
@@ -122,6 +121,21 @@ impl Lines {
             }
         }
         Ok(rows)
+    }
+
+    /// The next line. None at the end of the body.
+    async fn line(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
+        let mut line = Vec::new();
+        let mut start = (&mut self.body).take(MAX_LINE);
+        let read = start.read_until(b'\n', &mut line).await;
+        let length = read.map_err(|_| incomplete())?;
+        self.number += 1;
+        if length as u64 == MAX_LINE && line.last() != Some(&b'\n') {
+            let detail = format!("line {}: must have at most {MAX_LINE} bytes", self.number);
+            let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail);
+            return Err(error);
+        }
+        Ok((length > 0).then_some(line))
     }
 
     /// Reads what is left for as long as a body may take, so that the client can read the answer.

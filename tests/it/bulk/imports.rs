@@ -110,8 +110,9 @@ async fn changed_file_is_refused_before_its_chunk(
     let [end] = &ended[..] else {
         panic!("{ended:?}")
     };
-    let seen = json!([end["done"], end["code"], end["rows"], end["failed"]]);
-    assert_eq!(seen, json!([false, "file-changed", 500, 0]));
+    let seen = json!([end["done"], end["code"], end["failed"]]);
+    assert_eq!(seen, json!([false, "file-changed", 0]));
+    assert!(end["rows"].as_u64().is_some_and(|rows| rows < 701), "{end}");
     assert!(
         end["detail"]
             .as_str()
