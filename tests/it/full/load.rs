@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::faults::{copy, send};
 use crate::store_contract::fixture::open_waiting;
+use crate::support::app::client;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, Rival};
 use crate::support::seeded_ledger::Seeded;
@@ -48,10 +49,9 @@ impl Shop {
         for sku in skus.into_iter().chain(["cold".to_owned()]) {
             replica.set_level(&sku, PLENTY).await;
         }
-        let client = Client::builder().no_proxy().build();
         Self {
             replica,
-            client: client.expect("a client without TLS can be built"),
+            client: client(),
             database,
         }
     }

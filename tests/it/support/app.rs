@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use reqwest::header::{HeaderMap, HeaderName, IF_MATCH};
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Client, ClientBuilder, Method, RequestBuilder};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use stocklock::app::Replica;
@@ -119,10 +119,11 @@ pub(crate) fn rows(rows: &[Value], fields: &[&str]) -> Vec<Value> {
 /// Sends a request once; an error means that no complete response came.
 pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
     let start = Instant::now();
-    let response = request.send().await?;
+    let hangs = |error: &reqwest::Error| assert!(!error.is_timeout(), "it hangs: {error:?}");
+    let response = request.send().await.inspect_err(hangs)?;
     let status = response.status().as_u16();
     let headers = response.headers().clone();
-    let text = response.text().await?;
+    let text = response.text().await.inspect_err(hangs)?;
     let body: Value = serde_json::from_str(&text).unwrap_or_else(|_| text.clone().into());
     let field = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
     // That of a webhook is shown when it is new.
@@ -163,11 +164,19 @@ pub(crate) fn counted(metrics: &str, series: &str) -> u64 {
     metrics.lines().filter_map(counted).sum()
 }
 
+/// So long, no request is without a byte of its answer.
+const HANG: Duration = Duration::from_mins(5);
+
 /// A client that keeps its connections open. It repeats no request by itself, which would hide a broken
 /// connection.
 pub(crate) fn client() -> Client {
-    let client = Client::builder().no_proxy().retry(reqwest::retry::never());
-    client.build().expect("a client without TLS can be built")
+    built(Client::builder().retry(reqwest::retry::never()))
+}
+
+/// With a time limit for each read, which ends a hang.
+pub(crate) fn built(client: ClientBuilder) -> Client {
+    let client = client.no_proxy().read_timeout(HANG).build();
+    client.expect("a client without TLS can be built")
 }
 
 /// Replicas in lab mode, with a client. Each has its own connection pool and local mutexes, so they

@@ -11,7 +11,7 @@ pub(crate) use stocklock_testkit::process::Ended;
 use stocklock_testkit::process::Process as Child;
 use stocklock_testkit::run::variable;
 
-use super::app::{Answer, counted, send};
+use super::app::{Answer, built, counted, send};
 use crate::faults::SOON;
 
 /// A running `stocklock` with an empty working directory and environment.
@@ -76,11 +76,10 @@ impl Process {
         let listen = format!("127.0.0.1:{port}");
         let mut environment = vec![("LISTEN", listen.as_str()), ("AUTH", "none")];
         environment.extend(variables);
-        let client = Client::builder().no_proxy().pool_max_idle_per_host(0);
         Self {
             child: Child::start_with(program, arguments, &environment, stderr),
             port,
-            client: client.build().expect("a client without TLS can be built"),
+            client: built(Client::builder().pool_max_idle_per_host(0)),
         }
     }
 

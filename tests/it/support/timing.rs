@@ -3,10 +3,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use reqwest::Client;
 use serde_json::json;
 
-use super::app::send;
+use super::app::{client, send};
 use super::process::Process;
 
 /// The 99th percentile: of up to a hundred times, the longest.
@@ -21,7 +20,7 @@ pub(crate) async fn sales_during<T>(
     (sku, strategy): (&str, &str),
     work: impl Future<Output = T>,
 ) -> (Vec<Duration>, T) {
-    let client = Client::builder().no_proxy().build().expect("a client");
+    let client = client();
     let mut work = pin!(work);
     let mut sales = Vec::new();
     loop {
