@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::faults::buyers::{Buyers, Keys, PLENTY, SCARCE, restock};
 use crate::faults::{Ledger, in_time};
-use crate::support::app::client;
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::services::{Cluster, NODES};
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::faults::buyers::{Buyers, Keys, PLENTY};
 use crate::faults::{Answer, Ledger, send, try_send, until};
-use crate::support::app::client;
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};

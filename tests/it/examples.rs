@@ -21,7 +21,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::deploy::{program, run};
 use crate::faults::{KEY, until};
-use crate::support::app::{client, counted, send};
+use crate::support::app::{counted, send};
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::proxy::Proxy;
 

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::{KEY, try_send};
-use crate::support::app::client;
+use crate::support::client::client;
 use crate::support::topology::Topology;
 
 const ORDERS: usize = 2_500;

@@ -1,6 +1,7 @@
 //! What the integration tests share: replicas to test, and the servers and the proxy of testkit.
 
 pub(crate) mod app;
+pub(crate) mod client;
 pub(crate) mod deadlocks;
 pub(crate) mod distant;
 pub(crate) mod lock_services;

@@ -17,7 +17,8 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::faults::SOON;
-use crate::support::app::{client, send};
+use crate::support::app::send;
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 use crate::support::services::{fresh_database, password};

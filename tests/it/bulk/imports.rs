@@ -13,7 +13,8 @@ use tokio::time::sleep;
 
 use super::{exported, import, lines, outcomes, text, with_rows};
 use crate::faults::SOON;
-use crate::support::app::{TestApp, client, rows as table, send};
+use crate::support::app::{TestApp, rows as table, send};
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};

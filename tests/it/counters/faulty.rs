@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::{SAFE, full_size};
 use crate::faults::buyers::{Buyers, Keys};
 use crate::faults::{Ledger, send, until};
-use crate::support::app::client;
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::redis::{Pair, command};
 use crate::support::services::Backend::{self, Mysql, Postgres};

@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::FOUND;
-use crate::support::app::{client, try_send};
+use crate::support::app::try_send;
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::buyers::{Buyers, EXPIRED, Keys, PLENTY, Purchases, SCARCE, SHORT, restock};
 use super::{Answer, KEY, Ledger, SOON, copy, new_key, send, try_send, until};
-use crate::support::app::client;
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};

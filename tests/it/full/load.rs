@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::faults::{copy, send};
 use crate::store_contract::fixture::open_waiting;
-use crate::support::app::client;
+use crate::support::client::client;
 use crate::support::process::Process;
 use crate::support::rival::{Raw, Rival};
 use crate::support::seeded_ledger::Seeded;

@@ -18,7 +18,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{X_SKU, address, configuration, nginx, publishing, shard};
 use crate::faults::{KEY, SOON};
-use crate::support::app::{Answer, TestApp, client, send, try_send};
+use crate::support::app::{Answer, TestApp, send, try_send};
+use crate::support::client::client;
 use crate::support::rival::Raw;
 use crate::support::services::Backend::{self, Postgres, Sqlite};
 use crate::support::services::{fresh_database, with_path};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use reqwest::header::{HeaderMap, HeaderName, IF_MATCH};
-use reqwest::{Client, ClientBuilder, Method, RequestBuilder};
+use reqwest::{Client, Method, RequestBuilder};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use stocklock::app::Replica;
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::client::client;
 use super::proxy::Proxy;
 use super::services::{Backend, TestDatabase, fresh_database};
 use crate::faults::SOON;
@@ -162,21 +163,6 @@ pub(crate) fn counted(metrics: &str, series: &str) -> u64 {
         value.parse::<u64>().ok()
     };
     metrics.lines().filter_map(counted).sum()
-}
-
-/// So long, no request is without a byte of its answer.
-const HANG: Duration = Duration::from_mins(5);
-
-/// A client that keeps its connections open. It repeats no request by itself, which would hide a broken
-/// connection.
-pub(crate) fn client() -> Client {
-    built(Client::builder().retry(reqwest::retry::never()))
-}
-
-/// With a time limit for each read, which ends a hang.
-pub(crate) fn built(client: ClientBuilder) -> Client {
-    let client = client.no_proxy().read_timeout(HANG).build();
-    client.expect("a client without TLS can be built")
 }
 
 /// Replicas in lab mode, with a client. Each has its own connection pool and local mutexes, so they

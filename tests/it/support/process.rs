@@ -11,7 +11,8 @@ pub(crate) use stocklock_testkit::process::Ended;
 use stocklock_testkit::process::Process as Child;
 use stocklock_testkit::run::variable;
 
-use super::app::{Answer, built, counted, send};
+use super::app::{Answer, counted, send};
+use super::client::built;
 use crate::faults::SOON;
 
 /// A running `stocklock` with an empty working directory and environment.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::app::{client, send};
+use super::app::send;
+use super::client::client;
 use super::process::Process;
 
 /// The 99th percentile: of up to a hundred times, the longest.
