@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use futures_util::{StreamExt as _, stream};
+use tokio::task::yield_now;
 
 use super::super::{Api, ApiError};
 use super::{Answer, Answered, REPLAYED, Row};
@@ -51,6 +52,12 @@ pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
         let row = |(number, row)| async move { (number, make_row(api, row).await) };
         let made = stream::iter(together.into_iter().map(row));
         let made = made.buffer_unordered(most.clamp(1, IN_PROGRESS));
+        let start = api.levels.gather();
+        tokio::spawn(async move {
+            // All rows have started then. They share transactions.
+            yield_now().await;
+            drop(start);
+        });
         let made: Vec<Answered> = made.collect().await;
         let is_left = |answer: &Answer| answer.as_ref().is_err_and(ApiError::is_temporary);
         let ends = made.iter().any(|(_, answer)| is_left(answer));

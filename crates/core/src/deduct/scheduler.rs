@@ -100,6 +100,14 @@ impl Scheduler {
         answers
     }
 
+    /// Until the result is dropped, only a batch that ends starts others. So what is added until then shares
+    /// batches. None if a batch is about to start.
+    #[must_use]
+    pub fn gather(self: &Arc<Self>) -> Option<Start> {
+        let is_start = self.queues().begin();
+        is_start.then(|| Start(Arc::clone(self)))
+    }
+
     fn enqueue(self: &Arc<Self>, operation: Operation) -> oneshot::Receiver<BatchAnswer> {
         let (answer, answered) = oneshot::channel();
         let caller = Caller::new(answer);
@@ -169,7 +177,8 @@ fn answer(answers: Vec<Answered>) {
 }
 
 /// Dropped, it starts what can start.
-struct Start(Arc<Scheduler>);
+#[derive(Debug)]
+pub struct Start(Arc<Scheduler>);
 
 impl Drop for Start {
     fn drop(&mut self) {

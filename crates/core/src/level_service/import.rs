@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::{LevelService, refusal};
+use crate::deduct::Start;
 use crate::plan::{Plan, Snapshot};
 use crate::ports::AttemptOutcome;
 use crate::stock::{Operation, Sku, StockError, StockLevel, Warehouse};
@@ -13,6 +14,12 @@ use crate::stock::{Operation, Sku, StockError, StockLevel, Warehouse};
 pub type Levels = BTreeMap<(Sku, Warehouse), StockLevel>;
 
 impl LevelService {
+    /// Rows that are made until the result is dropped share transactions.
+    #[must_use]
+    pub fn gather(&self) -> Option<Start> {
+        self.scheduler.gather()
+    }
+
     /// Makes a row, in a transaction with other operations that wait. Returns the version of the level after it.
     /// `None` if an earlier request with its key has made it.
     ///

@@ -176,7 +176,12 @@ impl Queues {
     /// Whether the caller must start a task that takes what is ready: no other one is about to.
     pub(super) fn begin_start(&mut self) -> bool {
         let can_start = self.in_flight < self.max_in_flight || self.claimed < QUIET_LEVELS;
-        can_start && !self.ready.is_empty() && !mem::replace(&mut self.is_starting, true)
+        can_start && !self.ready.is_empty() && self.begin()
+    }
+
+    /// Whether the caller takes what is ready: no other one is about to.
+    pub(super) fn begin(&mut self) -> bool {
+        !mem::replace(&mut self.is_starting, true)
     }
 
     pub(super) fn end_start(&mut self) {
