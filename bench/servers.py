@@ -29,7 +29,7 @@ class Servers(Process):
         options = [f"--only={','.join(names)}", f"--config-dir={configuration}"]
         # The servers' data must be on the disk that `machine.describe` measures.
         environment = os.environ | {"TMPDIR": str(directory)}
-        command = [str(testkit), "up", "--json", *options]
+        command = [str(testkit), "up", *options]
         super().__init__(command, directory / "testkit.log", environment, stdout=subprocess.PIPE)
         line = self.child.stdout.readline() if self.child.stdout else ""
         if not line:

@@ -135,7 +135,7 @@ up_servers() { # NAME
     stop_all "$1"
     # The output has passwords.
     (umask 077 && : >"$state/$1.json")
-    start "$1" "" "$state/$1.json" env TMPDIR="$state" "$testkit" up --json \
+    start "$1" "" "$state/$1.json" env TMPDIR="$state" "$testkit" up \
         --only "$names" --config-dir "$root/deploy"
     await "$1" 180 grep -q '}$' "$state/$1.json"
 }

@@ -156,11 +156,12 @@ impl Shop {
         let replaced = is_replaced(cluster, old);
         let new_primary = match fault {
             Fault::Kill => {
-                cluster.kill9(old);
+                cluster.supervisor(old).kill9().expect("it runs");
                 tokio::join!(replaced, self.tell_the_truth(cluster, old)).0
             }
             Fault::Pause => {
-                cluster.freeze(old).await;
+                let frozen = cluster.supervisor(old).freeze().await;
+                frozen.expect("it runs");
                 tokio::join!(replaced, self.tell_the_truth(cluster, old)).0
             }
             Fault::Switchover => {
@@ -172,10 +173,11 @@ impl Shop {
         self.sells(round, &buyers).await;
         let pause = buyers[0].longest_pause();
         match fault {
-            Fault::Kill => cluster.restart(old),
-            Fault::Pause => cluster.thaw(old),
-            Fault::Switchover => {}
+            Fault::Kill => cluster.supervisor(old).start(),
+            Fault::Pause => cluster.supervisor(old).thaw(),
+            Fault::Switchover => Ok(()),
         }
+        .expect("the supervisor runs");
         self.sells(round, &buyers).await;
         let whole = cluster.is_whole().await;
         whole.unwrap_or_else(|error| panic!("after a {fault:?}: {error:#}"));

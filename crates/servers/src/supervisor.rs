@@ -233,11 +233,12 @@ pub fn write_file(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
 pub fn write_deployed(
     directory: &Path,
     deployed: &Path,
-    replacements: &[(&str, &str)],
+    replacements: &[(impl AsRef<str>, impl AsRef<str>)],
 ) -> Result<PathBuf> {
     let text = fs::read_to_string(deployed);
     let mut text = text.with_context(|| format!("cannot read {}", deployed.display()))?;
     for (from, to) in replacements {
+        let (from, to) = (from.as_ref(), to.as_ref());
         ensure!(text.contains(from), "{} lacks {from}", deployed.display());
         text = text.replace(from, to);
     }

@@ -48,16 +48,12 @@ enum Command {
 #[command(after_help = "\
 Examples:
   testkit up                                 all servers with the settings of the tests
-  testkit up --json --only mariadb,redis     two servers, for a program that reads the output
+  testkit up --only mariadb,redis            two servers
 
-JSON output, one line, with the requested servers only (ZooKeeper has `connect` instead of `url`):
+The output is JSON, one line, with the requested servers only (ZooKeeper has `connect` instead of `url`):
   {\"mariadb\":{\"url\":\"mysql://root:…@127.0.0.1:21234/stocklock\",\"port\":21234,\"pid\":4242,
     \"version\":\"10.11.19-MariaDB\",\"directory\":\"/tmp/stocklock-mariadb-…\"},\"postgres\":{…},…}")]
 struct Up {
-    /// Print one JSON object instead of a line for each server.
-    #[arg(long)]
-    json: bool,
-
     /// Start these servers only, separated by commas.
     #[arg(
         long,
@@ -163,19 +159,9 @@ async fn up(arguments: Up) -> Result<()> {
         servers = start(arguments.only, arguments.config_dir) => servers?,
         () = &mut end => return Ok(()),
     };
-    if arguments.json {
-        let objects = servers
-            .iter()
-            .map(|(server, _, object)| (server.name(), object));
-        println!(
-            "{}",
-            serde_json::to_string(&objects.collect::<BTreeMap<_, _>>())?
-        );
-    } else {
-        for (server, _, object) in &servers {
-            println!("{} {object}", server.name());
-        }
-    }
+    let objects = servers.iter();
+    let objects = objects.map(|(server, _, object)| (server.name(), object));
+    println!("{}", json!(objects.collect::<BTreeMap<_, _>>()));
     end.await;
     Ok(())
 }

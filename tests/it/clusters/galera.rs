@@ -31,7 +31,8 @@ async fn galera_node_without_a_majority_sells_nothing() {
     shop.sells(0, &buyers).await;
     assert!(cluster.is_primary(0).await);
     for other in [1, 2] {
-        cluster.freeze(other).await;
+        let frozen = cluster.supervisor(other).freeze().await;
+        frozen.expect("it runs");
     }
     let refused = async || shop.are_ready().await == [false; 2];
     eventually("no replica is ready", SOON, refused).await;
@@ -41,7 +42,7 @@ async fn galera_node_without_a_majority_sells_nothing() {
     assert_eq!(shop.are_ready().await, [false; 2]);
     assert_eq!(buyers.each_ref().map(Buyers::sales), before);
     for other in [1, 2] {
-        cluster.thaw(other);
+        cluster.supervisor(other).thaw().expect("it runs");
     }
     cluster.is_whole().await.expect("the nodes find each other");
     shop.sells(0, &buyers).await;

@@ -66,7 +66,7 @@ async fn asynchronous_standby_loses_acknowledged_sales() {
     let buyers = Buyers::start("hot", Keys::All, [order()], |_, _| ());
     buyers.sell(LOST).await;
     let purchases = buyers.stop().await;
-    cluster.kill9(old);
+    cluster.supervisor(old).kill9().expect("it runs");
     is_replaced(&cluster, old).await;
     let new = cluster.primary().await.expect("there is a primary");
     let lost = purchases.lost(&Ledger::at(&cluster.url_of(new))).await;

@@ -18,7 +18,7 @@ pub trait Cluster: Sync {
     /// The URL of the same database at a node.
     fn url_of(&self, node: usize) -> String;
 
-    /// What runs a node.
+    /// What runs a node, and can kill or freeze it.
     fn supervisor(&self, node: usize) -> &Supervisor;
 
     /// Whether a node is the primary now.
@@ -50,42 +50,4 @@ pub trait Cluster: Sync {
 
     /// Undoes [`Self::cut_off`].
     fn connect_again(&self, node: usize) -> impl Future<Output = Result<()>>;
-
-    /// Kills a node and all that it has started (`SIGKILL`). Returns once they are dead.
-    ///
-    /// # Panics
-    /// If that is impossible.
-    fn kill9(&self, node: usize) {
-        let killed = self.supervisor(node).kill9();
-        killed.expect("the supervisor is running");
-    }
-
-    /// Starts a node again after [`Self::kill9`].
-    ///
-    /// # Panics
-    /// If that is impossible.
-    fn restart(&self, node: usize) {
-        let started = self.supervisor(node).start();
-        started.expect("the supervisor is running");
-    }
-
-    /// Stops all processes of a node (`SIGSTOP`), and returns once none is running.
-    ///
-    /// # Panics
-    /// If it is dead.
-    fn freeze(&self, node: usize) -> impl Future<Output = ()> {
-        async move {
-            let frozen = self.supervisor(node).freeze().await;
-            frozen.expect("the node is running");
-        }
-    }
-
-    /// Continues a node after [`Self::freeze`].
-    ///
-    /// # Panics
-    /// If it is dead.
-    fn thaw(&self, node: usize) {
-        let thawed = self.supervisor(node).thaw();
-        thawed.expect("the supervisor is running");
-    }
 }

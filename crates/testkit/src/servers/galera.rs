@@ -222,7 +222,11 @@ impl Cluster for GaleraCluster {
 impl Node {
     fn prepare(deploy: &Path, port: u16) -> Result<Self> {
         let directory = create_directory("galera")?;
-        write_deployed(directory.path(), &deploy.join("mariadb.cnf"), &[])?;
+        write_deployed(
+            directory.path(),
+            &deploy.join("mariadb.cnf"),
+            &[("", ""); 0],
+        )?;
         let home = directory.path().display();
         let both = format!("!include {home}/mariadb.cnf\n!include {home}/galera.cnf\n");
         let settings = write_file(directory.path(), "my.cnf", &both)?;
@@ -259,7 +263,6 @@ impl Node {
             ("node_name = db-1", format!("node_name = {}", self.port)),
             ("node_address = db-1", format!("node_address = {own}")),
         ];
-        let replacements = replacements.each_ref().map(|(from, to)| (*from, &**to));
         let file = deploy.join("galera/galera.cnf");
         write_deployed(self.supervisor.directory(), &file, &replacements)
     }
@@ -293,8 +296,5 @@ async fn proxy(deploy: &Path, port: u16, nodes: &[u16]) -> Result<HaProxy> {
     for (number, node) in (1..).zip(nodes) {
         replacements.push((format!("db-{number}:3306"), format!("127.0.0.1:{node}")));
     }
-    let replacements: Vec<_> = (replacements.iter())
-        .map(|(from, to)| (&**from, &**to))
-        .collect();
     HaProxy::start(port, &deploy.join("galera/haproxy.cfg"), &replacements).await
 }

@@ -19,7 +19,7 @@ impl HaProxy {
     pub(super) async fn start(
         port: u16,
         deployed: &Path,
-        replacements: &[(&str, &str)],
+        replacements: &[(String, String)],
     ) -> Result<Self> {
         let directory = create_directory("haproxy")?;
         let mut command = server_command("haproxy")?;

@@ -110,10 +110,6 @@ impl PatroniCluster {
             let found = format!("127.0.0.1:{} check port {}", node.port, node.api);
             replacements.push((address, found));
         }
-        let replacements: Vec<_> = replacements
-            .iter()
-            .map(|(from, to)| (&**from, &**to))
-            .collect();
         let file = deploy.join("patroni/haproxy.cfg");
         let cluster = Self {
             replication,
@@ -288,10 +284,6 @@ impl Node {
                 replacements.push((from, to.to_owned()));
             }
         }
-        let replacements: Vec<_> = replacements
-            .iter()
-            .map(|(from, to)| (*from, &**to))
-            .collect();
         let file = deploy.join("patroni/patroni.yml");
         let mut command = server_command("patroni")?;
         command.arg(write_deployed(directory.path(), &file, &replacements)?);

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -10,12 +11,13 @@ use stocklock_testkit::eventually;
 use stocklock_testkit::servers::connect_to_redis;
 use tokio::net::TcpStream;
 
-use super::SOON;
+/// Upper bound for what takes milliseconds.
+const SOON: Duration = Duration::from_secs(20);
 
-/// Starts `testkit up --json` with more arguments, and returns it with its output.
+/// Starts `testkit up` with more arguments, and returns it with its output.
 fn up(arguments: &[&str]) -> (Child, Value) {
     let mut up = Command::new(env!("CARGO_BIN_EXE_testkit"))
-        .args(["up", "--json"])
+        .arg("up")
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -99,21 +101,14 @@ async fn cluster_runs_until_standard_input_closes() {
 }
 
 #[tokio::test]
-async fn terminated_up_ends_its_servers() {
-    let (mut up, output) = up(&["--only", "redis"]);
-    assert_eq!(ports(&output).len(), 1);
-    kill_process(Pid::from_child(&up), Signal::TERM).unwrap();
-    assert!(up.wait().unwrap().success());
-    nothing_is_left(&output).await;
-}
-
-#[tokio::test]
-async fn killed_up_leaves_no_orphan() {
-    let (mut up, output) = up(&["--only", "redis,postgres"]);
-    assert_eq!(ports(&output).len(), 2);
-    up.kill().unwrap();
-    up.wait().unwrap();
-    nothing_is_left(&output).await;
+async fn up_that_is_ended_leaves_no_orphan() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let (mut up, output) = up(&["--only", "redis,postgres"]);
+        assert_eq!(ports(&output).len(), 2);
+        kill_process(Pid::from_child(&up), signal).unwrap();
+        assert_eq!(up.wait().unwrap().success(), signal == Signal::TERM);
+        nothing_is_left(&output).await;
+    }
 }
 
 #[tokio::test]
