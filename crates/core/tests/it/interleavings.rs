@@ -25,7 +25,7 @@ mod counters;
 mod holds;
 mod level_changes;
 mod refusals;
-pub(crate) mod requests;
+mod requests;
 mod scenario;
 mod scheduled;
 mod sourced;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anyhow::ensure;
+use rstest::rstest;
 use stocklock_core::level_service;
 use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, yield_once};
 use stocklock_core::ports::{AttemptOutcome, HoldStore as _, OperationStore as _};
@@ -159,68 +160,41 @@ fn count(ledger: &[Movement], kind: &MovementKind) -> usize {
     ledger.iter().filter(|one| one.kind == *kind).count()
 }
 
-/// The unit is held once, the hold ends once, and its unit is sold once, in time or late.
-#[test]
-fn hold_ends_once_in_every_schedule() {
-    let (mut confirmed, mut expired, mut lost) = (0, 0, 0);
+/// The unit is held once, the hold ends once, and its unit is sold once, in time or late. The confirm may be in a batch
+/// with a purchase, which does not read the hold again.
+#[rstest]
+#[case::alone(1, None, None)]
+#[case::batches(2, Some(1), Some(Quantity::ONE))]
+fn hold_ends_once_in_every_schedule(
+    #[case] stock: i64,
+    #[case] open: Option<i64>,
+    #[case] purchase: Option<Quantity>,
+) {
+    let (mut confirmed, mut expired, mut sold_out) = (0, 0, 0);
     let confirm = How::Confirm {
         units: 1,
         late: true,
     };
-    explore(
-        1,
-        |id| vec![end(id, confirm, None)],
-        None,
-        |ledger| {
-            let [held, sold, ended] = [
-                MovementKind::Held,
-                MovementKind::Deducted,
-                MovementKind::Expired,
-            ]
-            .map(|kind| count(ledger, &kind));
-            ensure!(held <= 1 && ended <= held && sold <= held, "{ledger:?}");
-            confirmed += usize::from(sold == 1);
-            expired += usize::from(ended == 1);
-            lost += usize::from(ended == 1 && sold == 1);
-            Ok(())
-        },
-    );
+    let then = |id| vec![end(id, confirm, open)];
+    explore(stock, then, purchase, |ledger| {
+        let [held, sold, ended] = [
+            MovementKind::Held,
+            MovementKind::Deducted,
+            MovementKind::Expired,
+        ]
+        .map(|kind| count(ledger, &kind));
+        let back: i64 = ledger.iter().map(|one| one.held_delta.min(0)).sum();
+        let most = held + usize::from(purchase.is_some());
+        ensure!(held <= 1 && back >= -1 && sold <= most, "{ledger:?}");
+        confirmed += usize::from(back == -1 && ended == 0);
+        expired += ended;
+        let is_late = ended == 1 || purchase.is_some();
+        sold_out += usize::from(is_late && i64::try_from(sold)? == stock);
+        Ok(())
+    });
     assert!(
-        confirmed > 0 && expired > 0 && lost > 0,
-        "{confirmed} confirmed, {expired} expired, {lost} of them sold late"
-    );
-}
-
-/// The confirm may be in a batch with the purchase, which does not read the hold again.
-#[test]
-fn hold_ends_once_in_every_schedule_of_batches() {
-    let (mut confirmed, mut expired, mut sold) = (0, 0, 0);
-    let confirm = How::Confirm {
-        units: 1,
-        late: true,
-    };
-    explore(
-        2,
-        |id| vec![end(id, confirm, Some(1))],
-        Some(Quantity::ONE),
-        |ledger| {
-            let [held, bought, ended] = [
-                MovementKind::Held,
-                MovementKind::Deducted,
-                MovementKind::Expired,
-            ]
-            .map(|kind| count(ledger, &kind));
-            let back: i64 = ledger.iter().map(|one| one.held_delta.min(0)).sum();
-            ensure!(back >= -1 && bought <= 2 && held <= 1, "{ledger:?}");
-            confirmed += usize::from(back == -1 && ended == 0);
-            expired += ended;
-            sold += usize::from(bought == 2);
-            Ok(())
-        },
-    );
-    assert!(
-        confirmed > 0 && expired > 0 && sold > 0,
-        "{confirmed} confirmed, {expired} expired, {sold} of both sold"
+        confirmed > 0 && expired > 0 && sold_out > 0,
+        "{confirmed} confirmed, {expired} expired, {sold_out} times all was sold, late or to two"
     );
 }
 

@@ -38,30 +38,13 @@ enum Change {
     Remove,
 }
 
-/// An answer.
-#[derive(Debug)]
-struct Done {
-    /// Whether the change created the level.
-    created: bool,
-    has_level: bool,
-}
-
-impl From<Changed> for Done {
-    fn from(changed: Changed) -> Self {
-        Self {
-            created: changed.created,
-            has_level: changed.level.is_some(),
-        }
-    }
-}
-
-impl Answered for Done {
+impl Answered for Changed {
     fn replay_of(&self) -> Option<OperationId> {
-        None
+        self.replayed.then_some(self.operation)
     }
 }
 
-type Answer = (OperationId, Result<Done, StockError>);
+type Answer = (OperationId, Result<Changed, StockError>);
 
 impl Change {
     fn task(self, store: MemoryStore, scheduler: Arc<Scheduler>) -> Task<Answer> {
@@ -74,7 +57,7 @@ impl Change {
                 Self::Remove => adjustment(-1),
             };
             let made = level_service::change(&store, &scheduler, &policy, &change).await;
-            (change.id, made.map(Done::from))
+            (change.id, made)
         })
     }
 }
@@ -110,9 +93,9 @@ fn answer_to_a_level_change_is_right_after_faults(#[case] changes: Vec<Change>) 
             for (change, (_, answer)) in changes.iter().zip(answers) {
                 refused += u64::from(answer.is_err());
                 // Who sets a level gets it.
-                let right = |done: &Done| {
+                let right = |done: &Changed| {
                     done.created == (*change == Change::Create)
-                        && (done.has_level || *change == Change::Remove)
+                        && (done.level.is_some() || *change == Change::Remove)
                 };
                 ensure!(
                     answer.as_ref().map_or(true, right),

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::scenario::WAIT_LIMIT;
 
 /// The SKU of the buyers, unless a test names others.
-pub(crate) const SKU: &str = "1001";
+pub(super) const SKU: &str = "1001";
 
-pub(crate) fn sku(name: &str) -> Sku {
+pub(super) fn sku(name: &str) -> Sku {
     Sku::parse(name).expect("a valid SKU")
 }
 
 /// A deduction of one unit.
-pub(crate) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Deduction {
+pub(super) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Deduction {
     let level = (sku.clone(), Warehouse::default());
     deduction_of(level, Quantity::ONE, key, strategy)
 }
