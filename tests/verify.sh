@@ -50,7 +50,7 @@ galera-faults | galera-faults | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAI
 patroni | patroni | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 clusters::patroni --skip among_the_hosts
 patroni-hosts | patroni-hosts | TEST_TIMES=exact TEST_FAILOVER_KILLS=10 TEST_FAILOVER_PAUSES=5 TEST_SWITCHOVERS=5 | --test-threads=1 among_the_hosts
 ledger | ledger-size | TEST_LEDGER_ROWS=10000000 | --test-threads=1 ledger_size:: ledger_order::full::
-locks | lock-races | TEST_RACE=full | lock_race::working_lock lock_race::redlock
+locks | lock-races | TEST_RACE=full | lock_race::working_lock
 locks | leftovers | TEST_NAMES=full | leftovers::
 locks | package | TEST_PACKAGE=compiled | lock_crate::lock_crate_can_be_packaged
 locks | locks | | contract::full::

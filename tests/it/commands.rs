@@ -188,7 +188,12 @@ async fn address_in_use_is_reported_in_one_line() {
 #[tokio::test]
 async fn password_of_the_database_is_never_printed(#[case] url: &str) {
     assert!(url.contains(PASSWORD));
-    let variables = [("DATABASE_URL", url), ("LOG", "trace")];
+    let redis = "redis://shop:c4n4ry-p4ssw0rd@127.0.0.1:1/0";
+    let variables = [
+        ("DATABASE_URL", url),
+        ("LOG", "trace"),
+        ("REDIS_URL", redis),
+    ];
     let flag = format!("--database-url={url}");
     for words in [
         &["serve"][..],
