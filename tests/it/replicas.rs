@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use reqwest::{Client, Response};
@@ -14,130 +12,36 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
-use crate::faults::{KEY, try_send};
+use crate::faults::buyers::{Buyers, Keys, PLENTY};
+use crate::faults::{Ledger, SOON};
+use crate::support::app::send;
 use crate::support::client::client;
 use crate::support::topology::Topology;
 
 const ORDERS: usize = 2_500;
 const BUYERS: usize = 64;
-const STOCK: usize = 3_000;
-/// How long a buyer repeats an order; nginx tries a dead replica every two seconds at most.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Places one order, with the same key until it is sold; returns its operation. Counts each exchange
-/// that was cut or refused, and was therefore repeated.
-async fn order(client: &Client, url: &str, key: &str, repeated: &AtomicUsize) -> String {
-    let begin = Instant::now();
-    loop {
-        let request = client.post(url).header(KEY, key);
-        let answer = try_send(request.json(&json!({"sku": "hot"}))).await;
-        if let Ok(answer) = &answer {
-            if answer.status == 200 {
-                return answer.id.clone();
-            }
-            let is_temporary = answer.asks_for_retry() || answer.status == 502;
-            assert!(is_temporary, "{answer:?}");
-        }
-        repeated.fetch_add(1, Ordering::Relaxed);
-        assert!(begin.elapsed() < PATIENCE, "still {answer:?}");
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    placed: AtomicUsize,
-    sold: AtomicUsize,
-    repeated: AtomicUsize,
-}
-
-/// Places all orders, each by one of the buyers; returns their operations.
-async fn sell(url: String, counters: Arc<Counters>) -> BTreeSet<String> {
-    let client = client();
-    let mut buyers = JoinSet::new();
-    for _ in 0..BUYERS {
-        let (client, url, counters) = (client.clone(), url.clone(), Arc::clone(&counters));
-        buyers.spawn(async move {
-            let mut operations = Vec::new();
-            loop {
-                let number = counters.placed.fetch_add(1, Ordering::Relaxed);
-                if number >= ORDERS {
-                    return operations;
-                }
-                let key = format!("order-{number}");
-                operations.push(order(&client, &url, &key, &counters.repeated).await);
-                counters.sold.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-    }
-    buyers.join_all().await.into_iter().flatten().collect()
-}
-
-/// Asks until the answer is 200: nginx may not know yet that a replica is dead.
-async fn get(topology: &Topology, path: &str) -> Value {
-    let begin = Instant::now();
-    loop {
-        let answer = reqwest::get(topology.url(path)).await.expect("an answer");
-        if answer.status() == 200 {
-            return answer.json().await.expect("JSON");
-        }
-        assert!(begin.elapsed() < PATIENCE, "{path}: {}", answer.status());
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// The operations of all sales in the ledger, each as often as it is recorded.
-async fn ledger(topology: &Topology) -> Vec<String> {
-    let mut sales = Vec::new();
-    let mut page = "/stock/hot/movements?kind=deducted".to_owned();
-    loop {
-        let body = get(topology, &page).await;
-        let movements = body["movements"].as_array().expect("movements");
-        sales.extend(movements.iter().map(|movement| {
-            assert_eq!(movement["delta"], -1);
-            movement["id"].as_str().expect("an id").to_owned()
-        }));
-        match body["next_cursor"].as_str() {
-            Some(cursor) => page = format!("/stock/hot/movements?kind=deducted&cursor={cursor}"),
-            None => return sales,
-        }
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_killed_under_load_loses_and_doubles_no_order() {
     let topology = Topology::up(&[]).await;
-    let put = Client::new().put(topology.url("/stock/hot"));
-    let put = put.json(&json!({ "on_hand": STOCK })).send().await;
-    assert_eq!(put.expect("an answer").status(), 201);
+    let client = client();
+    let level = client.put(topology.url("/stock/hot"));
+    let created = send(level.json(&json!({ "on_hand": PLENTY }))).await;
+    assert_eq!(created.status, 201, "{created:?}");
 
-    let counters = Arc::<Counters>::default();
-    let url = topology.url("/stock/deduct");
-    let sale = tokio::spawn(sell(url, Arc::clone(&counters)));
-    let holds = async || counters.sold.load(Ordering::Relaxed) >= ORDERS / 2;
-    eventually("half of the orders are sold", PATIENCE, holds).await;
+    let orders = (0..BUYERS).map(|_| client.post(topology.url("/stock/deduct")));
+    let buyers = Buyers::start("hot", Keys::All, orders, |_, _| ());
+    buyers.sell(ORDERS / 2).await;
+    buyers.replicas_are_killed();
     topology.kill9("replica-1");
-    let sold = sale.await.expect("every order is sold");
-
-    let repeated = counters.repeated.load(Ordering::Relaxed);
-    assert_no_request_went_to_two_replicas(&topology, repeated).await;
-    assert!(repeated > 0, "the kill interrupted no exchange");
-    // Each order is one sale, and the ledger has those and no others.
-    assert_eq!(sold.len(), ORDERS);
-    let ledger = ledger(&topology).await;
-    assert_eq!(ledger.len(), ORDERS);
-    assert_eq!(ledger.into_iter().collect::<BTreeSet<_>>(), sold);
-    let audit = get(&topology, "/stock/hot/audit").await["warehouses"][0].clone();
-    let counts = [
-        &audit["sold"],
-        &audit["on_hand"],
-        &audit["drift"],
-        &audit["oversold"],
-    ];
-    assert_eq!(counts, [ORDERS, STOCK - ORDERS, 0, 0], "{audit}");
-    assert_eq!(audit["consistent"], true, "{audit}");
+    buyers.sell(ORDERS / 2).await;
+    let purchases = buyers.stop().await;
+    assert!(purchases.resolved() > 0, "the kill interrupted no exchange");
+    assert_no_request_went_to_two_replicas(&topology, purchases.acknowledged()).await;
+    let ledger = Ledger::at(&topology.database());
+    purchases.assert_exact(&ledger).await;
     assert_no_warnings_about_settings(&topology);
 
     // `up` starts what does not run and leaves the rest alone.
@@ -145,38 +49,27 @@ async fn replica_killed_under_load_loses_and_doubles_no_order() {
     let again = topology.run("up").await;
     assert!(again.status.success(), "{again:?}");
     assert_eq!(topology.run("status").await.status.code(), Some(0));
-    let level = get(&topology, "/stock/hot").await;
-    assert_eq!(level["warehouses"][0]["on_hand"], STOCK - ORDERS);
+    let level = send(client.get(topology.url("/stock/hot"))).await;
+    let left = ledger.audit("hot").await.on_hand;
+    assert_eq!(level.rows("warehouses", &["on_hand"]), [json!([left])]);
 }
 
-/// The upstreams of all orders in nginx's log: the address of a replica, several addresses if nginx
-/// sent an order on, or the name of the group if nginx took all replicas for dead.
-async fn upstreams(topology: &Topology, exchanges: usize) -> Vec<String> {
-    let read = || {
+/// The upstream of an order in nginx's log is the address of a replica, several addresses if nginx sent the order
+/// on, or the name of the group if nginx took all replicas for dead.
+async fn assert_no_request_went_to_two_replicas(topology: &Topology, sold: usize) {
+    let upstreams = || {
         let log = topology.access_log().into_iter();
         let orders = log.filter(|line| line["method"] == "POST");
         let upstreams = orders.map(|line| line["upstream"].as_str().expect("a text").to_owned());
         upstreams.collect::<Vec<_>>()
     };
     // A line is written after the answer is sent.
-    eventually("all exchanges are logged", PATIENCE, async || {
-        read().len() >= exchanges
-    })
-    .await;
-    read()
-}
-
-async fn assert_no_request_went_to_two_replicas(topology: &Topology, repeated: usize) {
-    let upstreams = upstreams(topology, ORDERS + repeated).await;
-    assert_eq!(upstreams.len(), ORDERS + repeated);
-    let several: Vec<_> = upstreams.iter().filter(|name| name.contains(',')).collect();
-    assert!(
-        several.is_empty(),
-        "{} requests: {several:?}",
-        several.len()
-    );
-    let replicas: BTreeSet<_> = upstreams.into_iter().collect();
-    assert!(replicas.len() >= 2, "only {replicas:?} served");
+    let are_logged = async || upstreams().len() >= sold;
+    eventually("all orders are logged", SOON, are_logged).await;
+    let upstreams = BTreeSet::from_iter(upstreams());
+    let sent_on = |name: &String| name.contains(',');
+    assert!(!upstreams.iter().any(sent_on), "{upstreams:?}");
+    assert!(upstreams.len() >= 2, "only {upstreams:?} served");
 }
 
 /// The shipped settings of MariaDB and Redis are safe. Otherwise a replica would warn before it

@@ -312,7 +312,7 @@ impl Market {
                     Some(End::Refused)
                 }
                 Ok(answer) => {
-                    was_unknown |= answer.status == 504;
+                    was_unknown |= matches!(answer.status, 502 | 504);
                     None
                 }
                 Err(error) => {

@@ -96,9 +96,9 @@ impl Answer {
         value.unwrap_or_default()
     }
 
-    /// Whether a client should send the same request again.
+    /// Whether a client should send the same request again. Only nginx answers 502.
     pub(crate) fn asks_for_retry(&self) -> bool {
-        matches!(self.status, 503 | 504) || self.code == "request-in-flight"
+        matches!(self.status, 502..=504) || self.code == "request-in-flight"
     }
 }
 

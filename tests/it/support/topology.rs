@@ -109,6 +109,16 @@ impl Topology {
         kill_process(id, Signal::KILL).expect("it runs");
     }
 
+    /// The URL of the MariaDB that the script has started.
+    pub(crate) fn database(&self) -> String {
+        let servers: Value =
+            serde_json::from_str(&self.text("servers.json".as_ref())).expect("it is JSON");
+        servers["mariadb"]["url"]
+            .as_str()
+            .expect("a URL")
+            .to_owned()
+    }
+
     /// The entries of nginx's access log: the requests that it has answered.
     pub(crate) fn access_log(&self) -> Vec<Value> {
         let log = self.text(Path::new("nginx/access.log"));
