@@ -17,16 +17,6 @@ async fn all_audits(app: &TestApp) -> Vec<Value> {
     lines(&answer)
 }
 
-/// The value of a gauge at the first replica; `None` if it is absent.
-async fn gauge(app: &TestApp, name: &str) -> Option<u64> {
-    let metrics = app.get("/metrics").await;
-    let line = metrics
-        .text()
-        .lines()
-        .find_map(|line| line.strip_prefix(name));
-    line.map(|value| value.trim().parse().expect("a number"))
-}
-
 #[rstest]
 #[tokio::test]
 async fn all_skus_are_audited_and_counted(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
@@ -37,10 +27,10 @@ async fn all_skus_are_audited_and_counted(#[values(Sqlite, Mysql, Postgres)] bac
     }
     let north = json!({"on_hand": 5, "warehouse": "north"});
     assert_eq!(send(app.put(0, "b", &north)).await.status, 201);
-    assert_eq!(gauge(&app, "stock_drift_units").await, None);
+    assert_eq!(app.gauge("stock_drift_units").await, None);
     assert_eq!(all_audits(&app).await.len(), 3);
     for name in ["stock_drift_units", "stock_oversold_units"] {
-        assert_eq!(gauge(&app, name).await, Some(0), "{name}");
+        assert_eq!(app.gauge(name).await, Some(0.0), "{name}");
     }
 
     let mut raw = Raw::connect(backend, &database.url).await;
@@ -59,15 +49,15 @@ async fn all_skus_are_audited_and_counted(#[values(Sqlite, Mysql, Postgres)] bac
     assert_eq!(audits, one_by_one);
     assert_eq!(audits[1]["warehouses"][1]["drift"], 2);
     // 10 units on hand, although 17 were sold and none received.
-    assert_eq!(gauge(&app, "stock_drift_units").await, Some(3 + 2 + 27));
-    assert_eq!(gauge(&app, "stock_oversold_units").await, Some(17));
+    assert_eq!(app.gauge("stock_drift_units").await, Some(32.0));
+    assert_eq!(app.gauge("stock_oversold_units").await, Some(17.0));
 
     raw.run("UPDATE stock SET on_hand = on_hand + 3 WHERE sku = 'a'")
         .await
         .unwrap();
-    assert_eq!(gauge(&app, "stock_drift_units").await, Some(3 + 2 + 27));
+    assert_eq!(app.gauge("stock_drift_units").await, Some(32.0));
     app.assert_consistent("a").await;
-    assert_eq!(gauge(&app, "stock_drift_units").await, Some(2 + 27));
+    assert_eq!(app.gauge("stock_drift_units").await, Some(29.0));
 }
 
 /// The levels are read in pages, whose ends are in the middle of SKUs.

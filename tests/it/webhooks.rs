@@ -108,10 +108,16 @@ async fn receiver_that_hangs_gets_the_same_batch_again() {
     app.set_level("tea", 9).await;
     sell(&app, 0, "tea").await;
     let lag = async || app.gauge("webhook_lag_seconds").await;
-    eventually("the webhook is behind", LONG, async || lag().await > 3.0).await;
+    eventually("the webhook is behind", LONG, async || {
+        lag().await > Some(3.0)
+    })
+    .await;
     let is_complete = async || receiver.accepted().len() == 1;
     eventually("the event arrives", LONG, is_complete).await;
-    eventually("the webhook has all", LONG, async || lag().await == 0.0).await;
+    eventually("the webhook has all", LONG, async || {
+        lag().await == Some(0.0)
+    })
+    .await;
     let got = receiver.got();
     assert_eq!((got[0].id(), &got[0].body), (got[1].id(), &got[1].body));
     assert_eq!(name(&got[1].events()[0]), ("tea".to_owned(), 1));

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use reqwest::Method;
 use reqwest::header::IF_MATCH;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -60,10 +61,12 @@ impl Pair {
     /// Returns how many units came back.
     async fn run(&self, app: &TestApp) -> i64 {
         let sale = sell(app, self.sku, SOLD).await;
-        let first = send_until_final(app.reverse(0, &sale, &self.reversal));
+        let path = format!("/operations/{sale}/reverse");
+        let reverse = |replica, body: &Value| app.request(replica, Method::POST, &path).json(body);
+        let first = send_until_final(reverse(0, &self.reversal));
         let put = json!({"on_hand": 1_000_000});
         let second = send_until_final(match &self.other {
-            Some(other) => app.reverse(1, &sale, other),
+            Some(other) => reverse(1, other),
             None => app.put(1, self.sku, &put).header(IF_MATCH, "*"),
         });
         let (first, second) = tokio::join!(first, second);

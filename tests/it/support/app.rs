@@ -322,13 +322,12 @@ impl TestApp {
         counted(metrics.text(), series)
     }
 
-    /// The value of a gauge without labels at the first replica.
-    pub(crate) async fn gauge(&self, name: &str) -> f64 {
-        let metrics = self.get("/metrics").await.text().to_owned();
-        let mut values = metrics
-            .lines()
-            .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        values.next().expect("the gauge").parse().expect("a number")
+    /// The value of a gauge without labels at the first replica; `None` if it is absent.
+    pub(crate) async fn gauge(&self, name: &str) -> Option<f64> {
+        let metrics = self.get("/metrics").await;
+        let mut lines = metrics.text().lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map(|value| value.parse().expect("a number"))
     }
 
     /// Sets the level of a SKU, new or not.
@@ -364,12 +363,6 @@ impl TestApp {
     /// An adjustment, ready to send.
     pub(crate) fn adjust(&self, replica: usize, sku: &str, body: &Value) -> RequestBuilder {
         let path = format!("/stock/{sku}/adjust");
-        self.request(replica, Method::POST, &path).json(body)
-    }
-
-    /// A reversal of a sale, ready to send.
-    pub(crate) fn reverse(&self, replica: usize, sale: &str, body: &Value) -> RequestBuilder {
-        let path = format!("/operations/{sale}/reverse");
         self.request(replica, Method::POST, &path).json(body)
     }
 
