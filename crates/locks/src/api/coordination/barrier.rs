@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::Register;
+use super::Number;
 use crate::api::builder::LockBuilder;
 use crate::api::guard::{LockGuard, ReleaseOutcome};
 use crate::api::lost::Lost;
@@ -63,7 +63,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Barrier {
     place: LockBuilder,
-    gate: Register,
+    gate: Number,
     parties: u32,
 }
 
@@ -71,7 +71,7 @@ impl Barrier {
     pub(super) fn new(manager: &LockManager, name: &str, parties: u32) -> Self {
         Self {
             place: manager.permits(name, 1, parties),
-            gate: Register::new(manager, "gate", name, Some(KEEP)),
+            gate: Number::new(manager, "gate", name, Some(KEEP)),
             parties,
         }
     }
@@ -132,8 +132,7 @@ impl Barrier {
                 break;
             };
             let to = newest.get();
-            let exchange = Change::Exchange { expected, to };
-            if waiting.len() < parties || self.gate.change(exchange).await?.is_changed {
+            if waiting.len() < parties || self.gate.compare_exchange(expected, to).await? {
                 break;
             }
         }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::Register;
+use super::Number;
 use crate::api::manager::LockManager;
-use crate::backend::Change;
 use crate::shared::error::LockError;
 
 /// How long a latch stays on the server after the last arrival.
@@ -46,7 +45,7 @@ const KEEP: Duration = Duration::from_hours(1);
 /// effect before they complete, except `remove`.
 #[derive(Debug, Clone)]
 pub struct Latch {
-    register: Register,
+    arrivals: Number,
     count: u32,
 }
 
@@ -57,7 +56,7 @@ pub struct Latch {
 impl Latch {
     pub(super) fn new(manager: &LockManager, name: &str, count: u32) -> Self {
         Self {
-            register: Register::new(manager, "latch", name, Some(KEEP)),
+            arrivals: Number::new(manager, "latch", name, Some(KEEP)),
             count,
         }
     }
@@ -66,19 +65,18 @@ impl Latch {
     /// ZooKeeper ignores it.
     #[must_use]
     pub fn expires_after(mut self, time: Duration) -> Self {
-        self.register.keep = Some(time);
+        self.arrivals.keep = Some(time);
         self
     }
 
     /// Counts an arrival, without waiting for others. Returns how many are still missing.
     pub async fn arrive(&self) -> Result<u32, LockError> {
-        let changed = self.register.change(Change::Add(1)).await?;
-        Ok(self.missing_of(changed.value))
+        Ok(self.missing_of(self.arrivals.add(1).await?))
     }
 
     /// Returns how many arrivals are missing. The latch is open at zero.
     pub async fn missing(&self) -> Result<u32, LockError> {
-        Ok(self.missing_of(self.register.get().await?))
+        Ok(self.missing_of(self.arrivals.get().await?))
     }
 
     /// Waits until the latch is open.
@@ -87,7 +85,7 @@ impl Latch {
     /// [`LockError::Incomplete`] if it was not open within `limit`, and those of [`Latch`].
     pub async fn wait(&self, limit: Duration) -> Result<(), LockError> {
         let is_open = |arrived| self.missing_of(arrived) == 0;
-        match self.register.wait_for(limit, is_open).await? {
+        match self.arrivals.wait_for(limit, is_open).await? {
             Some(_) => Ok(()),
             None => Err(LockError::Incomplete { limit }),
         }
@@ -96,8 +94,7 @@ impl Latch {
     /// Removes the latch from the server: it is closed again. Call it when all participants have arrived,
     /// and no process waits any more.
     pub async fn remove(&self) -> Result<(), LockError> {
-        let remove = Change::Remove { only: None };
-        self.register.change(remove).await.map(drop)
+        self.arrivals.remove().await
     }
 
     fn missing_of(&self, arrived: i64) -> u32 {

@@ -1,10 +1,13 @@
 //! A number that several processes share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Register;
-use crate::backend::Change;
-use crate::shared::error::LockError;
+use crate::api::manager::LockManager;
+use crate::backend::{Change, Changed, NumberKey, NumberRequest, Numbers};
+use crate::held::options::NAME_MAX;
+use crate::shared::error::{BackendError, LockError};
+use crate::shared::retry::{Backoff, until_executed};
 
 /// A 64-bit number that several processes share: a counter, or a value that all of them follow. Created
 /// by [`LockManager::number`](crate::LockManager::number). It is zero at first.
@@ -40,55 +43,62 @@ use crate::shared::error::LockError;
 /// A future that changes the number may be dropped; the change may be made nevertheless. The other
 /// futures have no effect.
 #[derive(Debug, Clone)]
-pub struct Number(Register);
+pub struct Number {
+    pub(super) manager: LockManager,
+    pub(super) key: NumberKey,
+    /// How long the number stays after a change.
+    pub(super) keep: Option<Duration>,
+}
 
 #[expect(
     clippy::missing_errors_doc,
     reason = "the head of the type lists the errors"
 )]
 impl Number {
-    pub(super) fn new(register: Register) -> Self {
-        Self(register)
+    pub(super) fn new(
+        manager: &LockManager,
+        kind: &'static str,
+        name: &str,
+        keep: Option<Duration>,
+    ) -> Self {
+        let (manager, name) = (manager.clone(), Arc::from(name));
+        let key = NumberKey { kind, name };
+        Self { manager, key, keep }
     }
 
     /// Sets how long the number stays on the server after a change by this process. Default: until it is
     /// [removed](Self::remove). ZooKeeper ignores it.
     #[must_use]
     pub fn expires_after(mut self, time: Duration) -> Self {
-        self.0.keep = Some(time);
+        self.keep = Some(time);
         self
     }
 
     /// Returns the number. All changes that were answered before are in it.
     pub async fn get(&self) -> Result<i64, LockError> {
-        self.0.get().await
+        let numbers = self.numbers()?;
+        self.ask("read", || numbers.read(&self.key, None)).await
     }
 
     /// Adds to the number, and returns the sum. No other call returns the same sum of positive numbers,
     /// unless the number was set or removed.
     pub async fn add(&self, by: i64) -> Result<i64, LockError> {
-        self.0
-            .change(Change::Add(by))
-            .await
-            .map(|changed| changed.value)
+        Ok(self.change(Change::Add(by)).await?.value)
     }
 
     /// Replaces the number.
     pub async fn set(&self, to: i64) -> Result<(), LockError> {
-        self.0.change(Change::Set(to)).await.map(drop)
+        self.change(Change::Set(to)).await.map(drop)
     }
 
     /// Replaces the number if it is `expected`. Returns whether it was.
     pub async fn compare_exchange(&self, expected: i64, to: i64) -> Result<bool, LockError> {
         let exchange = Change::Exchange { expected, to };
-        self.0
-            .change(exchange)
-            .await
-            .map(|changed| changed.is_changed)
+        Ok(self.change(exchange).await?.is_changed)
     }
 
     /// Waits until `is_wanted` returns true for the number, and returns it. Returns `None` if that did not
-    /// happen within `limit`.
+    /// happen within `limit`. With a limit of zero, the server still gets time for one answer.
     ///
     /// The number may change several times between two calls of `is_wanted`.
     pub async fn wait_for(
@@ -96,7 +106,51 @@ impl Number {
         limit: Duration,
         is_wanted: impl Fn(i64) -> bool,
     ) -> Result<Option<i64>, LockError> {
-        self.0.wait_for(limit, is_wanted).await
+        let numbers = self.numbers()?;
+        let engine = self.manager.engine();
+        let started = engine.clock.now();
+        let mut until = started + limit;
+        if limit.is_zero() {
+            until = started + engine.backend.properties().response_limit;
+        }
+        let mut known = None;
+        let mut failure = Some(BackendError::transient("no answer within the wait limit"));
+        let mut backoff = Backoff::default();
+        let wait = async {
+            loop {
+                let answer = tokio::select! {
+                    biased;
+                    () = engine.closed.cancelled() => return Err(LockError::Shutdown),
+                    answer = numbers.read(&self.key, known) => answer,
+                    () = engine.clock.sleep_until(until) => break,
+                };
+                let error = match answer {
+                    Ok(value) if is_wanted(value) => return Ok(Some(value)),
+                    Ok(value) => {
+                        (known, failure, until) = (Some(value), None, started + limit);
+                        backoff.reset();
+                        continue;
+                    }
+                    Err(error) => error,
+                };
+                let again = engine.clock.now() + backoff.next();
+                let is_over = error.is_permanent() || again >= until;
+                failure = Some(error);
+                if is_over {
+                    break;
+                }
+                tokio::select! {
+                    biased;
+                    () = engine.closed.cancelled() => return Err(LockError::Shutdown),
+                    () = engine.clock.sleep_until(again) => {}
+                }
+            }
+            match failure {
+                Some(error) => Err(self.unavailable("wait for", error)),
+                None => Ok(None),
+            }
+        };
+        engine.jobs.inside(wait).await
     }
 
     /// Removes the number from the server, so it is zero. Call it when no process changes the number any
@@ -104,6 +158,56 @@ impl Number {
     /// may count again if its answer is lost.
     pub async fn remove(&self) -> Result<(), LockError> {
         let remove = Change::Remove { only: None };
-        self.0.change(remove).await.map(drop)
+        self.change(remove).await.map(drop)
+    }
+}
+
+impl Number {
+    fn numbers(&self) -> Result<&dyn Numbers, LockError> {
+        if !(1..=NAME_MAX).contains(&self.key.name.len()) {
+            return Err(LockError::InvalidName { limit: NAME_MAX });
+        }
+        let backend = &self.manager.engine().backend;
+        backend.numbers().ok_or_else(|| LockError::Unsupported {
+            server: backend.properties().name,
+        })
+    }
+
+    fn unavailable(&self, operation: &str, error: BackendError) -> LockError {
+        let NumberKey { kind, name } = &self.key;
+        let request = format!("{operation} the {kind} {name:?}");
+        self.manager.engine().failed(request, error)
+    }
+
+    /// Sends a request until it is answered, or the manager is shut down.
+    pub(super) async fn ask<T, F>(
+        &self,
+        operation: &str,
+        request: impl FnMut() -> F + Send,
+    ) -> Result<T, LockError>
+    where
+        T: Send,
+        F: Future<Output = Result<T, BackendError>> + Send,
+    {
+        let engine = self.manager.engine();
+        let answer = engine.jobs.inside(async {
+            let answered = until_executed(
+                engine.backend.properties().response_limit,
+                &*engine.clock,
+                request,
+            );
+            tokio::select! {
+                biased;
+                () = engine.closed.cancelled() => Err(LockError::Shutdown),
+                answer = answered => answer.map_err(|error| self.unavailable(operation, error)),
+            }
+        });
+        answer.await
+    }
+
+    pub(super) async fn change(&self, change: Change) -> Result<Changed, LockError> {
+        let numbers = self.numbers()?;
+        let request = NumberRequest::new(self.key.clone(), change, self.keep);
+        self.ask("change", || numbers.change(&request)).await
     }
 }
