@@ -21,7 +21,7 @@
 //! ```compile_fail,E0277
 //! use async_trait::async_trait;
 //! use stocklock_locks::BackendError;
-//! use stocklock_locks::backend::{Attempt, Contender};
+//! use stocklock_locks::backend::{Attempt, Contender, Left};
 //!
 //! struct Mine;
 //!
@@ -33,11 +33,8 @@
 //!     async fn wait(&mut self) -> Result<(), BackendError> {
 //!         Ok(())
 //!     }
-//!     fn may_have_left_something(&self) -> bool {
-//!         false
-//!     }
-//!     fn has_unanswered_attempt(&self) -> bool {
-//!         false
+//!     fn left(&self) -> Left {
+//!         Left::Nothing
 //!     }
 //! }
 //! ```
@@ -48,7 +45,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::claims::LockView;
-pub use crate::claims::{Attempt, Claim, Fence, Grant, Release, Renewed, Request};
+pub use crate::claims::{Attempt, Claim, Fence, Grant, Left, Release, Renewed, Request};
 use crate::shared::error::{BackendError, LostReason};
 pub use crate::shared::managers::Nudge;
 use crate::shared::nonce::Nonce;
@@ -132,12 +129,8 @@ pub trait Contender: Sealed + Send {
     /// change that happened before the subscription.
     async fn wait(&mut self) -> Result<(), BackendError>;
 
-    /// Returns true if the server may know the nonce, so that a release is needed.
-    fn may_have_left_something(&self) -> bool;
-
-    /// Returns true if an attempt was not answered, so that its request may still arrive. A refusal is an
-    /// answer.
-    fn has_unanswered_attempt(&self) -> bool;
+    /// Returns what a release must remove.
+    fn left(&self) -> Left;
 }
 
 /// What operators and jobs ask. The claim only selects the kind of lock: exclusive, or

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::shared::error::LostReason;
+use crate::shared::error::{BackendError, LostReason, was_answered};
 use crate::shared::nonce::Nonce;
 use crate::shared::token::Token;
 
@@ -74,6 +74,45 @@ pub enum Attempt {
         /// How many there are now.
         of: u32,
     },
+}
+
+/// What an acquisition may have left on its server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Left {
+    /// The server does not know the nonce, so no release is needed.
+    #[default]
+    Nothing,
+    /// A lock, or a place in a queue.
+    Something,
+    /// An attempt was not answered, so its request may still arrive. A refusal is an answer.
+    Unclear,
+}
+
+impl Left {
+    /// Makes an attempt whose request is sent now, and notes what it may leave. The future may be dropped.
+    pub(crate) async fn by(
+        &mut self,
+        claim: Claim,
+        attempt: impl Future<Output = Result<Attempt, BackendError>>,
+    ) -> Result<Attempt, BackendError> {
+        let before = std::mem::replace(self, Self::Unclear);
+        let answer = attempt.await;
+        if was_answered(&answer) {
+            // This answer is only about this request. An earlier one may still be on its way.
+            *self = before;
+        }
+        if let Ok(attempt) = &answer
+            && *self != Self::Unclear
+        {
+            *self = match attempt {
+                Attempt::Held(_) => Self::Something,
+                // A request for permits that was not granted is in their queue.
+                Attempt::Busy { .. } if claim != Claim::Exclusive => Self::Something,
+                _ => Self::Nothing,
+            };
+        }
+        answer
+    }
 }
 
 /// A lock as the server granted it.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::{Empty, debug};
 use tracing::{Instrument, Span, debug_span};
 
-use crate::backend::{Attempt, Claim, Contender, Grant, Request};
+use crate::backend::{Attempt, Claim, Contender, Grant, Left, Request};
 use crate::held::engine::Engine;
 use crate::held::hold::Hold;
 use crate::held::options::Options;
@@ -215,7 +215,8 @@ impl Acquisition {
         };
         let mut contender = self.engine.backend.contender(request.clone());
         let answer = self.contend(contender.as_mut(), &turn).await;
-        let unclear = contender.has_unanswered_attempt();
+        let left = contender.left();
+        let unclear = left == Left::Unclear;
         let (end, turn) = match answer {
             Ok((grant, sent)) => {
                 match self.create_hold((request.clone(), unclear), grant, sent, turn) {
@@ -228,7 +229,7 @@ impl Acquisition {
             }
             Err(end) => (end, turn),
         };
-        if contender.may_have_left_something() {
+        if left != Left::Nothing {
             let job = ReleaseJob {
                 request,
                 unclear,

@@ -202,6 +202,11 @@ impl BackendError {
         }
     }
 
+    /// The acquisition was released, so its later requests get no lock.
+    pub(crate) fn already_released() -> Self {
+        Self::permanent("this acquisition was already released").refused()
+    }
+
     /// Returns true if the request was not executed, and will not be. It needs no release.
     pub(crate) const fn is_refusal(&self) -> bool {
         self.refused

@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use super::tables::Tables;
 use super::{MemoryBackend, Question};
 use crate::backend::{
-    Admin, Attempt, Backend, Changed, Claim, Contender, Fencing, Grant, Nudge, NumberKey,
+    Admin, Attempt, Backend, Changed, Claim, Contender, Fencing, Grant, Left, Nudge, NumberKey,
     NumberRequest, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::claims::LockView;
-use crate::shared::error::{BackendError, LostReason, was_answered};
+use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::token::Token;
 use crate::shared::topics::Listener;
@@ -56,8 +56,7 @@ impl<S: InProcess> Backend for S {
             client: self.client().clone(),
             request,
             changed: None,
-            left_something: false,
-            is_unanswered: false,
+            left: Left::default(),
         })
     }
 
@@ -175,8 +174,7 @@ struct MemoryContender {
     client: MemoryBackend,
     request: Request,
     changed: Option<Listener>,
-    left_something: bool,
-    is_unanswered: bool,
+    left: Left,
 }
 
 impl Sealed for MemoryContender {}
@@ -186,25 +184,17 @@ impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         let request = self.request.clone();
         let fallback = self.client.fallback_of(request.claim);
-        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
         let source = &self.client.client.source;
         let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
-        let answer = self.client.ask(Question::Acquire, move |tables| {
+        let ask = self.client.ask(Question::Acquire, move |tables| {
             tables.acquire(&request, fallback, candidate, is_fixed)
         });
-        let answer = answer.await;
-        if was_answered(&answer) {
-            // This answer is only about this request. An earlier one may still be on its way.
-            self.is_unanswered = was_unanswered;
-        }
-        let mut attempt = answer??;
-        let fence = match &mut attempt {
-            Attempt::Held(Grant { fence, .. }) => fence.as_mut(),
-            _ => None,
-        };
-        // A request for permits that was not granted is in their queue.
-        self.left_something = fence.is_some() || self.request.claim != Claim::Exclusive;
-        if let Some(fence) = fence {
+        let attempt = async { ask.await.flatten() };
+        let mut attempt = self.left.by(self.request.claim, attempt).await?;
+        if let Attempt::Held(Grant {
+            fence: Some(fence), ..
+        }) = &mut attempt
+        {
             fence.source = source.saw(&fence.source);
         }
         Ok(attempt)
@@ -218,11 +208,7 @@ impl Contender for MemoryContender {
         Ok(())
     }
 
-    fn may_have_left_something(&self) -> bool {
-        self.left_something || self.is_unanswered
-    }
-
-    fn has_unanswered_attempt(&self) -> bool {
-        self.is_unanswered
+    fn left(&self) -> Left {
+        self.left
     }
 }

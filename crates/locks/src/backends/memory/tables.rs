@@ -71,8 +71,7 @@ impl Tables {
         let now = self.now();
         let mut state = lock(&self.state);
         if state.tombstones.contains(&request.nonce) {
-            let cause = "this acquisition was already released";
-            return Err(BackendError::permanent(cause));
+            return Err(BackendError::already_released());
         }
         let next_token = Token::new(state.last_token + 1);
         let locks = state.locks(request.claim);

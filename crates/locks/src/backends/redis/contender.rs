@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use super::Redis;
 use super::connection::backend_error;
 use super::wakeups::Subscription;
-use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Request, Sealed};
-use crate::shared::error::{BackendError, was_answered};
+use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Left, Request, Sealed};
+use crate::shared::error::BackendError;
 use crate::shared::retry::jittered;
 use crate::shared::token::Token;
 
@@ -18,8 +18,7 @@ pub(super) struct RedisContender {
     redis: Arc<Redis>,
     request: Request,
     subscription: Option<Subscription>,
-    left_something: bool,
-    is_unanswered: bool,
+    left: Left,
 }
 
 impl RedisContender {
@@ -28,8 +27,7 @@ impl RedisContender {
             redis,
             request,
             subscription: None,
-            left_something: false,
-            is_unanswered: false,
+            left: Left::default(),
         }
     }
 }
@@ -46,52 +44,39 @@ impl Contender for RedisContender {
         // Connect first: if this fails, the request was never sent, and no release is needed.
         let lock = self.redis.lock_key(&self.request.name);
         self.redis.servers.connected(&lock).await?;
-        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
-        let known = self.redis.source.candidate();
-        let answer = self.redis.acquire(&self.request, &known).await;
-        if was_answered(&answer) {
-            // This answer is only about this request. An earlier one may still be on its way.
-            self.is_unanswered = was_unanswered;
-        }
-        let answer = answer?;
-        Ok(match answer.as_slice() {
-            [redis::Value::Int(1), token, other @ ..] if other.len() <= 1 => {
-                self.left_something = true;
-                let token = redis::from_redis_value_ref::<i64>(token);
-                let token = token.map_err(|e| backend_error(e.into()))?;
-                let other = other.first().map(redis::from_redis_value_ref::<String>);
-                let other = other.transpose().map_err(|e| backend_error(e.into()))?;
-                Attempt::Held(Grant {
-                    fence: Some(Fence {
-                        token: Token::new(token),
-                        source: self.redis.source.saw(other.as_deref().unwrap_or(&known)),
-                    }),
-                    lease: self.request.lease,
-                })
-            }
-            [redis::Value::Int(0), redis::Value::Int(left)] => {
-                // A request for permits that was not granted is in their queue.
-                self.left_something |= self.request.claim != Claim::Exclusive;
-                Attempt::Busy {
-                    ask_again: Some(self.ask_again(*left)),
+        let (redis, request) = (&self.redis, &self.request);
+        let attempt = async {
+            let known = redis.source.candidate();
+            let answer = redis.acquire(request, &known).await?;
+            Ok(match answer.as_slice() {
+                [redis::Value::Int(1), token, other @ ..] if other.len() <= 1 => {
+                    let token = redis::from_redis_value_ref::<i64>(token);
+                    let token = token.map_err(|e| backend_error(e.into()))?;
+                    let other = other.first().map(redis::from_redis_value_ref::<String>);
+                    let other = other.transpose().map_err(|e| backend_error(e.into()))?;
+                    Attempt::Held(Grant {
+                        fence: Some(Fence {
+                            token: Token::new(token),
+                            source: redis.source.saw(other.as_deref().unwrap_or(&known)),
+                        }),
+                        lease: request.lease,
+                    })
                 }
-            }
-            [redis::Value::Int(-2), redis::Value::Int(of)] => {
-                self.left_something = false;
-                Attempt::TooFewPermits {
+                [redis::Value::Int(0), redis::Value::Int(left)] => Attempt::Busy {
+                    ask_again: Some(redis.ask_again(*left)),
+                },
+                [redis::Value::Int(-2), redis::Value::Int(of)] => Attempt::TooFewPermits {
                     of: u32::try_from(*of).unwrap_or(u32::MAX),
+                },
+                [redis::Value::Int(-1)] => return Err(BackendError::already_released()),
+                other => {
+                    let cause =
+                        format!("the acquire script returned an unexpected reply: {other:?}");
+                    return Err(BackendError::permanent(cause));
                 }
-            }
-            [redis::Value::Int(-1)] => {
-                return Err(BackendError::permanent(
-                    "this acquisition was already released",
-                ));
-            }
-            other => {
-                let cause = format!("the acquire script returned an unexpected reply: {other:?}");
-                return Err(BackendError::permanent(cause));
-            }
-        })
+            })
+        };
+        self.left.by(request.claim, attempt).await
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
@@ -121,22 +106,18 @@ impl Contender for RedisContender {
         Ok(())
     }
 
-    fn may_have_left_something(&self) -> bool {
-        self.left_something || self.is_unanswered
-    }
-
-    fn has_unanswered_attempt(&self) -> bool {
-        self.is_unanswered
+    fn left(&self) -> Left {
+        self.left
     }
 }
 
-impl RedisContender {
+impl Redis {
     /// Returns when to ask again without a wake-up: after the lease, but no later than the
     /// fallback or the next poll.
     ///
     /// A random part spreads the waiters. A negative TTL belongs to a foreign key without expiry.
     fn ask_again(&self, milliseconds_left: i64) -> Duration {
-        let settings = &self.redis.settings;
+        let settings = &self.settings;
         let latest = jittered(settings.polling.unwrap_or(settings.fallback));
         let spread = Duration::from_millis(fastrand::u64(1..20));
         u64::try_from(milliseconds_left).map_or(latest, |left| {

@@ -10,8 +10,8 @@ use super::Sql;
 use super::connections::Use;
 use super::session::Ask;
 use super::wakeups::Subscription;
-use crate::backend::{Attempt, Contender, Fence, Fencing, Grant, Request, Sealed};
-use crate::shared::error::{BackendError, was_answered};
+use crate::backend::{Attempt, Contender, Fence, Fencing, Grant, Left, Request, Sealed};
+use crate::shared::error::BackendError;
 use crate::shared::retry::jittered;
 use crate::shared::token::Token;
 
@@ -25,8 +25,7 @@ pub(super) struct SqlContender {
     subscription: Option<Subscription>,
     /// How often the lock was busy in a row.
     busy: u32,
-    holds: bool,
-    is_unanswered: bool,
+    left: Left,
 }
 
 impl SqlContender {
@@ -36,18 +35,19 @@ impl SqlContender {
             request,
             subscription: None,
             busy: 0,
-            holds: false,
-            is_unanswered: false,
+            left: Left::default(),
         }
     }
+}
 
+impl Sql {
     /// Returns when to ask again without a wake-up: after the lease, but no later than the fallback,
     /// or the polling interval. A random part spreads the waiters.
-    fn ask_again(&self, left: Duration) -> Duration {
-        let fallback = if self.sql.wake_ups.is_some() {
-            jittered(self.sql.fallback)
+    fn ask_again(&self, busy: u32, left: Duration) -> Duration {
+        let fallback = if self.wake_ups.is_some() {
+            jittered(self.fallback)
         } else {
-            jittered((FIRST_POLL * 2_u32.pow(self.busy.min(10))).min(LONGEST_POLL))
+            jittered((FIRST_POLL * 2_u32.pow(busy.min(10))).min(LONGEST_POLL))
         };
         let spread = Duration::from_millis(fastrand::u64(1..20));
         left.saturating_add(spread).min(fallback)
@@ -74,41 +74,35 @@ impl Contender for SqlContender {
             is_waiting: self.subscription.is_some(),
         };
         let nonce = ask.nonce.clone();
-        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
-        let connections = &self.sql.connections;
-        let row = connections.send(connected, move |session| {
-            Box::pin(async move { session.acquire(&ask).await })
-        });
-        let row = row.await;
-        if was_answered(&row) {
-            // This answer is only about this request. An earlier one may still be on its way.
-            self.is_unanswered = was_unanswered;
-        }
-        let row = row?;
-        self.busy += 1;
-        let Some((holder, token, left, is_buried)) = row else {
-            let ask_again = Some(self.ask_again(Duration::ZERO));
-            return Ok(Attempt::Busy { ask_again });
+        let (sql, request, busy) = (&self.sql, &self.request, &mut self.busy);
+        let attempt = async {
+            let row = sql.connections.send(connected, move |session| {
+                Box::pin(async move { session.acquire(&ask).await })
+            });
+            let row = row.await?;
+            *busy += 1;
+            let Some((holder, token, left, is_buried)) = row else {
+                let ask_again = Some(sql.ask_again(*busy, Duration::ZERO));
+                return Ok(Attempt::Busy { ask_again });
+            };
+            sql.last_token.fetch_max(token, Ordering::Relaxed);
+            if is_buried {
+                return Err(BackendError::already_released());
+            }
+            if holder == nonce {
+                return Ok(Attempt::Held(Grant {
+                    fence: Some(Fence {
+                        token: Token::new(token),
+                        source: sql.source.source(),
+                    }),
+                    lease: request.lease,
+                }));
+            }
+            let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
+            let ask_again = Some(sql.ask_again(*busy, left));
+            Ok(Attempt::Busy { ask_again })
         };
-        self.sql.last_token.fetch_max(token, Ordering::Relaxed);
-        if is_buried {
-            return Err(BackendError::permanent(
-                "this acquisition was already released",
-            ));
-        }
-        if holder == nonce {
-            self.holds = true;
-            return Ok(Attempt::Held(Grant {
-                fence: Some(Fence {
-                    token: Token::new(token),
-                    source: self.sql.source.source(),
-                }),
-                lease: self.request.lease,
-            }));
-        }
-        let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
-        let ask_again = Some(self.ask_again(left));
-        Ok(Attempt::Busy { ask_again })
+        self.left.by(request.claim, attempt).await
     }
 
     async fn wait(&mut self) -> Result<(), BackendError> {
@@ -127,11 +121,7 @@ impl Contender for SqlContender {
         Ok(())
     }
 
-    fn may_have_left_something(&self) -> bool {
-        self.holds || self.is_unanswered
-    }
-
-    fn has_unanswered_attempt(&self) -> bool {
-        self.is_unanswered
+    fn left(&self) -> Left {
+        self.left
     }
 }

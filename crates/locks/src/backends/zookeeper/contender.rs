@@ -11,7 +11,9 @@ use super::names::{in_order, nonce_prefix, place_prefix, share};
 use super::places::Place;
 use super::session::{Health, Session, backend_error, disconnected};
 use super::turn::{Turn, turn};
-use crate::backend::{Attempt, Claim, Contender, Fence, Fencing, Grant, Release, Request, Sealed};
+use crate::backend::{
+    Attempt, Claim, Contender, Fence, Fencing, Grant, Left, Release, Request, Sealed,
+};
 use crate::shared::clock::Moment;
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
@@ -79,13 +81,12 @@ impl Contender for ZooKeeperContender {
         }
     }
 
-    fn may_have_left_something(&self) -> bool {
-        self.zookeeper.places.get(self.request.nonce).is_some()
-    }
-
     /// A server executes the requests of a session in order, so none arrives after the release.
-    fn has_unanswered_attempt(&self) -> bool {
-        false
+    fn left(&self) -> Left {
+        match self.zookeeper.places.get(self.request.nonce) {
+            Some(_) => Left::Something,
+            None => Left::Nothing,
+        }
     }
 }
 
@@ -172,7 +173,7 @@ impl ZooKeeperContender {
             let revoked = revoked.map_err(backend_error)?;
             self.zookeeper.places.remove(nonce);
             return Err(if revoked {
-                BackendError::permanent("this acquisition was already released")
+                BackendError::already_released()
             } else {
                 let cause = "the node of this acquisition was deleted by another client";
                 BackendError::transient(cause)

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use stocklock_locks::backend::Backend as _;
+use stocklock_locks::backend::{Backend as _, Left};
 use stocklock_locks::clock::Clock as _;
 
 use crate::rig::{Rig, RigExt, eventually, request, use_lock, wait_until_nothing_is_left};
@@ -87,8 +87,9 @@ pub(super) async fn release_undoes_attempt_dropped_at_any_await_point(rig: &impl
         let request = request("polled", rig.lease());
         let mut contender = backend.contender(request.clone());
         let ended = poll_times(polls, contender.attempt()).await;
-        if contender.may_have_left_something() {
-            let unclear = contender.has_unanswered_attempt();
+        let left = contender.left();
+        if left != Left::Nothing {
+            let unclear = left == Left::Unclear;
             backend.release(&request, unclear).await.unwrap();
         }
         drop(contender);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use stocklock_locks::backend::Backend as _;
+use stocklock_locks::backend::{Backend as _, Left};
 use stocklock_locks::zookeeper::NodeAcl;
 use stocklock_locks::{LockError, LockManager, OncePer};
 use stocklock_testkit::assert_matches;
@@ -149,7 +149,7 @@ async fn refused_place_is_not_released() {
     for _ in 0..2 {
         let error = contender.attempt().await.unwrap_err();
         assert_no_auth::<()>(Err(LockError::Unavailable(error)));
-        assert!(!contender.may_have_left_something());
+        assert_eq!(contender.left(), Left::Nothing);
         assert_eq!(stranger.places(), 0);
     }
     guard.release().await;

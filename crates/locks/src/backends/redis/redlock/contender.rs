@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::node::{Ballot, Loss, Node, Vote};
 use super::quorum::{Answers, Quorum, Votes, count, is_decided, unanswered};
-use crate::backend::{Attempt, Contender, Grant, Request, Sealed};
+use crate::backend::{Attempt, Contender, Grant, Left, Request, Sealed};
 use crate::shared::error::{BackendError, was_answered};
 
 /// The longest time until a waiter asks again, first and after several attempts. It is random, so that
@@ -22,8 +22,7 @@ pub(super) struct QuorumContender {
     attempt: u64,
     /// How often the lock was busy.
     busy: u32,
-    holds: bool,
-    is_unanswered: bool,
+    left: Left,
 }
 
 impl QuorumContender {
@@ -33,8 +32,7 @@ impl QuorumContender {
             request,
             attempt: 0,
             busy: 0,
-            holds: false,
-            is_unanswered: false,
+            left: Left::default(),
         }
     }
 
@@ -84,7 +82,7 @@ impl Sealed for QuorumContender {}
 impl Contender for QuorumContender {
     async fn attempt(&mut self) -> Result<Attempt, BackendError> {
         self.attempt += 1;
-        let was_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let was_unclear = std::mem::replace(&mut self.left, Left::Unclear) == Left::Unclear;
         let ballot = Ballot {
             name: self.request.name.to_string(),
             nonce: self.request.nonce,
@@ -111,17 +109,18 @@ impl Contender for QuorumContender {
         };
         let answers = self.quorum.ask(vote, is_settled).await;
         let open = open(&answers);
-        let is_unanswered = was_unanswered || !open.is_empty();
+        let is_unclear = was_unclear || !open.is_empty();
         let given = count(&answers, is(Vote::Given));
         if given >= majority {
             let gave = |node: &usize| matches!(answers[*node], Some(Ok(Vote::Given)));
             self.quorum.insert(Votes {
                 ballot,
                 nodes: (0..answers.len()).filter(gave).collect(),
-                open: (!was_unanswered).then_some(open),
+                open: (!was_unclear).then_some(open),
             });
-            self.holds = true;
-            self.is_unanswered = is_unanswered;
+            if !is_unclear {
+                self.left = Left::Something;
+            }
             return Ok(Attempt::Held(Grant {
                 fence: None,
                 lease: self.quorum.validity(lease),
@@ -129,10 +128,12 @@ impl Contender for QuorumContender {
         }
         let has_votes = given > 0 || !open.is_empty();
         let is_clear = !has_votes || self.give_back(&ballot, &answers).await;
-        self.is_unanswered = is_unanswered || !is_clear;
+        let is_unclear = is_unclear || !is_clear;
+        if !is_unclear {
+            self.left = Left::Nothing;
+        }
         if count(&answers, is(Vote::Released)) > 0 {
-            let cause = "this acquisition was already released";
-            return Err(BackendError::permanent(cause));
+            return Err(BackendError::already_released());
         }
         let voters = given + count(&answers, is(Vote::Taken));
         if voters < majority {
@@ -143,7 +144,7 @@ impl Contender for QuorumContender {
             let error = self.quorum.too_few(voters, &answers, problem);
             let answered = answers.iter().flatten();
             let mut failures = answered.filter_map(|vote| vote.as_ref().err());
-            let may_pass = self.is_unanswered || failures.any(BackendError::may_pass_at_once);
+            let may_pass = is_unclear || failures.any(BackendError::may_pass_at_once);
             return Err(if may_pass { error } else { error.refused() });
         }
         Ok(Attempt::Busy {
@@ -156,11 +157,7 @@ impl Contender for QuorumContender {
         std::future::pending().await
     }
 
-    fn may_have_left_something(&self) -> bool {
-        self.holds || self.is_unanswered
-    }
-
-    fn has_unanswered_attempt(&self) -> bool {
-        self.is_unanswered
+    fn left(&self) -> Left {
+        self.left
     }
 }
