@@ -10,6 +10,7 @@ pub mod metrics;
 pub(crate) mod nonce;
 pub(crate) mod numbers;
 pub(crate) mod retry;
+#[cfg(any(feature = "redis", feature = "sql", feature = "zookeeper"))]
 pub(crate) mod setters;
 pub(crate) mod source;
 pub(crate) mod token;

@@ -32,12 +32,6 @@ impl LocalBackend {
     pub fn held(&self) -> usize {
         self.0.tables().held()
     }
-
-    /// Returns how many numbers, latches and gates of barriers exist.
-    #[must_use]
-    pub fn stored_numbers(&self) -> usize {
-        self.0.tables().stored_numbers()
-    }
 }
 
 impl Default for LocalBackend {

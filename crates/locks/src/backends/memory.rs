@@ -16,7 +16,6 @@ use crate::backend::Claim;
 use crate::shared::clock::Clock;
 use crate::shared::error::BackendError;
 use crate::shared::managers::Managers;
-use crate::shared::setters::setters;
 use crate::shared::source::SourceId;
 
 mod backend;
@@ -30,14 +29,18 @@ use server::{Fate, Server};
 pub use server::{MemoryServer, Question};
 use tables::Tables;
 
+/// How long the client waits for an answer.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// After how long a waiter asks again without a wake-up.
+const FALLBACK: Duration = Duration::from_secs(1);
+
 /// The back end of the model: one client of a [`MemoryServer`]. Clones share its connection.
 #[derive(Debug, Clone)]
 pub struct MemoryBackend {
     server: Arc<Server>,
     client: Arc<Client>,
     latency: Duration,
-    response_limit: Duration,
-    fallback: Duration,
     /// No request takes time, and no request or answer is ever lost.
     is_local: bool,
 }
@@ -49,16 +52,6 @@ struct Client {
     source: SourceId,
 }
 
-impl Client {
-    fn new(kind: &'static str, source: Option<String>) -> Arc<Self> {
-        Arc::new(Self {
-            managers: Managers::default(),
-            closed: AtomicBool::new(false),
-            source: SourceId::new(kind, source),
-        })
-    }
-}
-
 impl MemoryServer {
     /// Creates a client of this server. Each client stands for one process.
     #[must_use]
@@ -68,34 +61,22 @@ impl MemoryServer {
 }
 
 impl MemoryBackend {
-    setters! {
-        /// Sets how long each request and each answer takes to arrive. Default: no time.
-        #[must_use]
-        latency: Duration;
-
-        /// Sets how long the client waits for an answer. Default: 1 s.
-        #[must_use]
-        response_limit: Duration;
-
-        /// Sets after how long a waiter asks again without a wake-up. Default: 1 s.
-        #[must_use]
-        fallback: Duration;
-    }
-
-    /// Sets the source of the tokens. Default: a random id, which the server forgets with its data.
+    /// Sets how long each request and each answer takes to arrive. Default: no time.
     #[must_use]
-    pub fn source(mut self, source: &str) -> Self {
-        self.client = Client::new("memory", Some(source.to_owned()));
+    pub fn latency(mut self, latency: Duration) -> Self {
+        self.latency = latency;
         self
     }
 
     fn new(server: Arc<Server>, kind: &'static str) -> Self {
         Self {
             server,
-            client: Client::new(kind, None),
+            client: Arc::new(Client {
+                managers: Managers::default(),
+                closed: AtomicBool::new(false),
+                source: SourceId::new(kind, None),
+            }),
             latency: Duration::ZERO,
-            response_limit: Duration::from_secs(1),
-            fallback: Duration::from_secs(1),
             is_local: kind == "local",
         }
     }
@@ -115,7 +96,7 @@ impl MemoryBackend {
         if self.is_local && claim == Claim::Exclusive {
             return Duration::MAX;
         }
-        self.fallback
+        FALLBACK
     }
 
     async fn ask<T: Send + 'static>(
@@ -161,7 +142,7 @@ impl MemoryBackend {
             answer = receiver => {
                 answer.map_err(|_| BackendError::transient("the connection was lost")).flatten()
             }
-            () = clock.sleep_until(clock.now() + self.response_limit) => {
+            () = clock.sleep_until(clock.now() + RESPONSE_LIMIT) => {
                 Err(BackendError::transient("no answer within the response limit"))
             }
         }

@@ -14,6 +14,7 @@ pub(crate) struct SourceId {
     pub(crate) kind: &'static str,
     known: Mutex<Known>,
     /// The user chose the id. It replaces another id of the server.
+    #[cfg(feature = "redis")]
     pub(crate) is_fixed: bool,
 }
 
@@ -26,11 +27,13 @@ struct Known {
 impl SourceId {
     /// With `fixed`, that id. Otherwise the id of the server, or a random one if it has none.
     pub(crate) fn new(kind: &'static str, fixed: Option<String>) -> Self {
+        #[cfg(feature = "redis")]
         let is_fixed = fixed.is_some();
         let id = fixed.unwrap_or_else(|| Nonce::random().to_string());
         Self {
             kind,
             known: Mutex::new(Known::new(kind, &id)),
+            #[cfg(feature = "redis")]
             is_fixed,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::tables::Tables;
-use super::{MemoryBackend, Question};
+use super::{MemoryBackend, Question, RESPONSE_LIMIT};
 use crate::backend::{
     Admin, Attempt, Backend, Changed, Claim, Contender, Fencing, Grant, Left, Nudge, NumberKey,
     NumberRequest, Numbers, Properties, Release, Renewed, Request, Sealed,
@@ -40,7 +40,7 @@ impl<S: InProcess> Backend for S {
     fn properties(&self) -> Properties {
         Properties {
             name: self.client().client.source.kind,
-            response_limit: self.client().response_limit,
+            response_limit: RESPONSE_LIMIT,
             session: None,
             max_lease: None,
             lookahead: 0,
@@ -185,9 +185,9 @@ impl Contender for MemoryContender {
         let request = self.request.clone();
         let fallback = self.client.fallback_of(request.claim);
         let source = &self.client.client.source;
-        let (candidate, is_fixed) = (source.candidate(), source.is_fixed);
+        let candidate = source.candidate();
         let ask = self.client.ask(Question::Acquire, move |tables| {
-            tables.acquire(&request, fallback, candidate, is_fixed)
+            tables.acquire(&request, fallback, candidate)
         });
         let attempt = async { ask.await.flatten() };
         let mut attempt = self.left.by(self.request.claim, attempt).await?;

@@ -59,14 +59,12 @@ impl Tables {
         self.clock.now()
     }
 
-    /// Tries to acquire a lock. A client without a fixed source gives its candidate only to a server that has
-    /// none. A request for permits that is not granted stays in the queue for three times the fallback.
+    /// Tries to acquire a lock. The candidate becomes the source of a server that has none. A request for permits that is not granted stays in the queue for three times the fallback.
     pub(crate) fn acquire(
         &self,
         request: &Request,
         fallback: Duration,
         candidate: Arc<str>,
-        is_fixed: bool,
     ) -> Result<Attempt, BackendError> {
         let now = self.now();
         let mut state = lock(&self.state);
@@ -82,9 +80,6 @@ impl Tables {
         Ok(match acquired {
             Ok(token) => {
                 state.last_token = state.last_token.max(token.get());
-                if is_fixed {
-                    state.source = Some(Arc::clone(&candidate));
-                }
                 let source = Arc::clone(state.source.get_or_insert(candidate));
                 Attempt::Held(Grant {
                     fence: Some(Fence { token, source }),
