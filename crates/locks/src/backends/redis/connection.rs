@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -28,16 +27,12 @@ pub(super) struct Connection {
     limits: AsyncConnectionConfig,
     /// How long it may take to find the server and to connect to it.
     timeout: Duration,
-    link: Link<Numbered>,
-    /// Numbers the connections, so that a late error of an old one does not close a new one.
-    next_number: Arc<AtomicU64>,
+    link: Link<Arc<Opened>>,
 }
 
-#[derive(Clone)]
-struct Numbered {
+struct Opened {
     connection: MultiplexedConnection,
-    number: u64,
-    opened: Instant,
+    at: Instant,
 }
 
 impl Connection {
@@ -50,7 +45,6 @@ impl Connection {
                 .set_connection_timeout(Some(connect))
                 .set_response_timeout(Some(response)),
             link: Link::default(),
-            next_number: Arc::default(),
         }
     }
 
@@ -80,14 +74,9 @@ impl Connection {
         command: &Cmd,
         asking: bool,
     ) -> Result<RedisResult<T>, BackendError> {
-        let Numbered {
-            mut connection,
-            number,
-            ..
-        } = self
-            .current()
-            .await
-            .map_err(BackendError::refused_for_now)?;
+        let current = self.current().await;
+        let used = current.map_err(BackendError::refused_for_now)?;
+        let mut connection = used.connection.clone();
         let answer = if asking {
             ask(command, &mut connection).await
         } else {
@@ -97,9 +86,9 @@ impl Connection {
             Err(error) if needs_new_connection(&error) => {
                 let is_refusal = error.code().is_some();
                 // Another request may have replaced it already.
-                let is_it = |current: &Numbered| current.number == number;
+                let is_it = |current: &Arc<_>| Arc::ptr_eq(current, &used);
                 self.link.forget(|current| {
-                    let is_old = current.opened.elapsed() >= REPLACE_AFTER;
+                    let is_old = current.at.elapsed() >= REPLACE_AFTER;
                     is_it(current) && (is_old || !is_refusal)
                 });
                 let is_replaced = !self.link.current().is_some_and(|current| is_it(&current));
@@ -112,24 +101,24 @@ impl Connection {
         }
     }
 
-    async fn current(&self) -> Result<Numbered, BackendError> {
+    async fn current(&self) -> Result<Arc<Opened>, BackendError> {
         self.link.get(|_| true, || self.connect()).await
     }
 
-    fn connect(&self) -> impl Future<Output = Result<Numbered, BackendError>> + Send + 'static {
+    fn connect(
+        &self,
+    ) -> impl Future<Output = Result<Arc<Opened>, BackendError>> + Send + 'static {
         let (address, limits, limit) = (self.address.clone(), self.limits.clone(), self.timeout);
-        let next_number = Arc::clone(&self.next_number);
         async move {
             let connected = timeout(limit, address.connect(&limits)).await;
             let connected = connected.unwrap_or_else(|_| {
                 let why = "no connection was opened in time";
                 Err(RedisError::from((ErrorKind::Io, why)))
             });
-            Ok(Numbered {
+            Ok(Arc::new(Opened {
                 connection: connected.map_err(backend_error)?,
-                number: next_number.fetch_add(1, Ordering::Relaxed),
-                opened: Instant::now(),
-            })
+                at: Instant::now(),
+            }))
         }
     }
 }
