@@ -7,7 +7,6 @@
 //! `<root>/.periods/<name>` contains the nonce that has started the period, and was last written then. A write
 //! to `<root>/.periods` itself reads the clock of the leader.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +15,6 @@ use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
 use super::contender::kept_by_first;
 use super::names::{element, in_order, nonce_of, share};
-use super::places::Place;
 use super::session::{Session, backend_error};
 use super::turn::{Turn, turn};
 use super::{ZooKeeper, ZooKeeperBackend};
@@ -69,7 +67,7 @@ impl ZooKeeper {
 
     pub(super) async fn queue(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         name: &str,
         claim: Claim,
     ) -> Result<Vec<Seen>, Error> {
@@ -85,13 +83,7 @@ impl ZooKeeper {
         let keeps = match claim {
             Claim::Exclusive => None,
             Claim::Permits { .. } => {
-                let place = Place {
-                    session: Arc::clone(session),
-                    directory: directory.clone(),
-                    node: None,
-                    deletion_unclear: false,
-                };
-                kept_by_first(&place, &order, order.len()).await?
+                kept_by_first(session, &directory, &order, order.len()).await?
             }
         };
         let mut queue = Vec::new();
@@ -118,7 +110,7 @@ impl ZooKeeper {
     /// Takes the place of a holder away. Returns whether it was done, now or before.
     async fn take_away(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         name: &str,
         nonce: Nonce,
         claim: Claim,

@@ -183,7 +183,7 @@ impl ZooKeeperContender {
             Claim::Exclusive if position == 0 => Turn::Held,
             Claim::Exclusive => Turn::Behind(order[position - 1].clone()),
             Claim::Permits { .. } => {
-                let keeps = kept_by_first(place, &order, position).await;
+                let keeps = kept_by_first(session, &place.directory, &order, position).await;
                 turn(&order, position, keeps.map_err(backend_error)?)
             }
         };
@@ -248,7 +248,8 @@ async fn changed(session: &Session, blocker: &Blocker) -> Result<(), Error> {
 /// Returns what the first place in a queue keeps, if it is a writer that was reduced. Only a writer that
 /// has its permits is reduced, and it is the first.
 pub(super) async fn kept_by_first(
-    place: &Place,
+    session: &Session,
+    directory: &str,
     order: &[String],
     position: usize,
 ) -> Result<Option<u32>, Error> {
@@ -256,8 +257,7 @@ pub(super) async fn kept_by_first(
     let Some(first) = first.filter(|first| is_writer(first)) else {
         return Ok(None);
     };
-    let path = format!("{}/{first}", place.directory);
-    let session = &place.session;
+    let path = format!("{directory}/{first}");
     match session.ask(session.client.get_data(&path)).await {
         Ok((data, _)) => Ok(String::from_utf8_lossy(&data).parse().ok()),
         Err(Error::NoNode) => Ok(Some(0)),
