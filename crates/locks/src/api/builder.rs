@@ -205,7 +205,18 @@ impl<T> LockBuilder<T> {
         B: FnOnce(LockGuard<T>) -> F,
         F: Future,
     {
-        let guard = self.acquire().await?.quiet();
+        self.acquire().await?.run(body).await
+    }
+}
+
+impl<T> LockGuard<T> {
+    /// Runs `body` with a child of this guard, and releases the lock.
+    pub(crate) async fn run<B, F>(self, body: B) -> Result<Ran<F::Output>, LockError>
+    where
+        B: FnOnce(Self) -> F,
+        F: Future,
+    {
+        let guard = self.quiet();
         let child = guard.reenter()?;
         let output = tokio::select! {
             biased;

@@ -71,17 +71,9 @@ impl<T> LockBuilder<T> {
         F: Future,
     {
         loop {
-            let guard = self.clone().campaign().await?.quiet();
-            // This fails only if the lock is already lost.
-            let Ok(child) = guard.reenter() else { continue };
-            let output = tokio::select! {
-                biased;
-                _ = guard.lost() => None,
-                output = body(child) => Some(output),
-            };
-            let release = guard.release().await;
-            if let Some(output) = output {
-                return Ok(Ran { output, release });
+            // This fails only if the lock is lost.
+            if let Ok(ran) = self.clone().campaign().await?.run(&mut body).await {
+                return Ok(ran);
             }
         }
     }
