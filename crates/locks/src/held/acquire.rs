@@ -82,55 +82,44 @@ struct Acquisition {
     engine: Arc<Engine>,
     options: Options,
     started: Moment,
-    /// Cancelled when the caller drops its future or the manager is shut down.
+    /// Cancelled when the caller drops its future or the manager is shut down. The error is then `Shutdown`.
     abandoned: CancellationToken,
     /// Whether another task or client held the lock when this acquisition asked for it.
     contended: bool,
     span: Span,
 }
 
-enum End {
-    /// The wait limit passed while another task or client held the lock.
-    Busy,
-    /// The wait limit passed without a lock from the server, or the error is final.
-    Unavailable(BackendError),
-    /// There are fewer permits now than the acquisition wants.
-    TooFewPermits { of: u32 },
-    /// The caller dropped its future, or the manager was shut down.
-    Abandoned,
-}
-
 impl Acquisition {
     async fn run(mut self) -> Result<Arc<Hold>, LockError> {
-        let end = match self.wait_for_turn().await {
-            Ok(turn) => match self.acquire_on_server(turn).await {
-                Ok(hold) => return Ok(hold),
-                Err(end) => end,
-            },
-            Err(end) => end,
+        let acquired = match self.wait_for_turn().await {
+            Ok(turn) => self.acquire_on_server(turn).await,
+            Err(error) => Err(error),
+        };
+        let error = match acquired {
+            Ok(hold) => return Ok(hold),
+            Err(error) => error,
         };
         let waited = self.waited();
-        let (error, why) = match end {
-            End::Busy => (LockError::WaitLimit { waited }, NotAcquired::WaitLimit),
-            End::Unavailable(error) => {
+        let (error, why) = match error {
+            LockError::WaitLimit { .. } => (error, NotAcquired::WaitLimit),
+            LockError::Unavailable(cause) => {
                 let request = format!("acquire {:?}", self.options.name);
-                let error = error.with_request(self.engine.backend.properties().name, request);
-                (LockError::Unavailable(error), NotAcquired::Unavailable)
+                (self.engine.failed(request, cause), NotAcquired::Unavailable)
             }
-            End::TooFewPermits { of } => {
-                let take = self.options.claim.take();
-                let error = LockError::InvalidPermits { take, of };
-                (error, NotAcquired::TooFewPermits)
-            }
-            End::Abandoned if self.engine.closed.is_cancelled() => {
-                (LockError::Shutdown, NotAcquired::Shutdown)
-            }
-            End::Abandoned => (LockError::Shutdown, NotAcquired::Abandoned),
+            LockError::InvalidPermits { .. } => (error, NotAcquired::TooFewPermits),
+            _ if self.engine.closed.is_cancelled() => (error, NotAcquired::Shutdown),
+            _ => (error, NotAcquired::Abandoned),
         };
         let hooks = &self.engine.hooks;
         hooks.report(|hooks| hooks.not_acquired(self.options.label, waited, why));
         self.end_span(waited, why.name());
         Err(error)
+    }
+
+    /// The wait limit has passed while another task or client held the lock.
+    fn busy<T>(&self) -> Result<T, LockError> {
+        let waited = self.waited();
+        Err(LockError::WaitLimit { waited })
     }
 
     /// The local queue of permits does not contain their holders.
@@ -180,9 +169,9 @@ impl Acquisition {
     }
 
     /// Waits for the first position in the local queue.
-    async fn wait_for_turn(&mut self) -> Result<Turn, End> {
+    async fn wait_for_turn(&mut self) -> Result<Turn, LockError> {
         if self.abandoned.is_cancelled() {
-            return Err(End::Abandoned);
+            return Err(LockError::Shutdown);
         }
         let mut waiter = match self.queues().enter(&self.options.name) {
             Entered::Turn(turn) => return Ok(turn),
@@ -192,21 +181,21 @@ impl Acquisition {
         // First the cancellation: after the end of the manager's runtime, its timers panic.
         tokio::select! {
             biased;
-            () = self.abandoned.cancelled() => Err(End::Abandoned),
+            () = self.abandoned.cancelled() => Err(LockError::Shutdown),
             turn = waiter.turn() => Ok(turn),
             () = self.engine.clock.sleep_until(self.wait_limit()) => {
                 if self.server_is_silent() {
                     let cause = "the server did not answer the first task in the local queue";
-                    Err(End::Unavailable(BackendError::transient(cause)))
+                    Err(LockError::Unavailable(BackendError::transient(cause)))
                 } else {
-                    Err(End::Busy)
+                    self.busy()
                 }
             }
         }
     }
 
     /// Asks the server until it grants the lock or the wait limit has passed.
-    async fn acquire_on_server(&mut self, turn: Turn) -> Result<Arc<Hold>, End> {
+    async fn acquire_on_server(&mut self, turn: Turn) -> Result<Arc<Hold>, LockError> {
         let request = Request {
             name: Arc::clone(&self.options.name),
             nonce: Nonce::random(),
@@ -223,7 +212,7 @@ impl Acquisition {
                     Ok(hold) => return Ok(hold),
                     Err(turn) => {
                         let cause = "the grant arrived when its lease had almost expired";
-                        (End::Unavailable(BackendError::transient(cause)), turn)
+                        (LockError::Unavailable(BackendError::transient(cause)), turn)
                     }
                 }
             }
@@ -247,8 +236,8 @@ impl Acquisition {
     ///
     /// If the lock was busy, this waits up to [`USUAL_ANSWER`] for the release. Otherwise a caller
     /// that retries immediately could wait behind its own old place in the server's queue.
-    async fn clean_up(&self, mut job: ReleaseJob, end: &End) {
-        if !matches!(end, End::Busy) {
+    async fn clean_up(&self, mut job: ReleaseJob, end: &LockError) {
+        if !matches!(end, LockError::WaitLimit { .. }) {
             return self.engine.release(job);
         }
         let (done, is_done) = oneshot::channel();
@@ -266,7 +255,7 @@ impl Acquisition {
         &mut self,
         contender: &mut dyn Contender,
         turn: &Turn,
-    ) -> Result<(Grant, Moment), End> {
+    ) -> Result<(Grant, Moment), LockError> {
         let mut backoff = Backoff::default();
         let mut last_failure = None;
         loop {
@@ -274,11 +263,11 @@ impl Acquisition {
             turn.ask(sent);
             let answer = tokio::select! {
                 biased;
-                () = self.abandoned.cancelled() => return Err(End::Abandoned),
+                () = self.abandoned.cancelled() => return Err(LockError::Shutdown),
                 answer = contender.attempt() => answer,
                 () = self.engine.clock.sleep_until(self.answer_limit()) => {
                     if last_failure.is_none() && self.sent_too_late(sent) {
-                        return Err(End::Busy);
+                        return self.busy();
                     }
                     // An earlier error explains more than a timeout.
                     let timeout = || BackendError::transient("no answer within the wait limit");
@@ -294,7 +283,10 @@ impl Acquisition {
                     self.contended = true;
                     self.wait(contender, ask_again).await?
                 }
-                Ok(Attempt::TooFewPermits { of }) => return Err(End::TooFewPermits { of }),
+                Ok(Attempt::TooFewPermits { of }) => {
+                    let take = self.options.claim.take();
+                    return Err(LockError::InvalidPermits { take, of });
+                }
                 Err(error) => Some(error),
             };
             last_failure = match failure {
@@ -310,35 +302,39 @@ impl Acquisition {
         &self,
         contender: &mut dyn Contender,
         ask_again: Option<Duration>,
-    ) -> Result<Option<BackendError>, End> {
+    ) -> Result<Option<BackendError>, LockError> {
         let now = self.engine.clock.now();
         if now >= self.wait_limit() {
-            return Err(End::Busy);
+            return self.busy();
         }
         let again = ask_again.map_or(self.wait_limit(), |after| now + after);
         tokio::select! {
             biased;
-            () = self.abandoned.cancelled() => Err(End::Abandoned),
+            () = self.abandoned.cancelled() => Err(LockError::Shutdown),
             woken = contender.wait() => Ok(woken.err()),
             () = self.engine.clock.sleep_until(again.min(self.wait_limit())) => {
-                if again >= self.wait_limit() { Err(End::Busy) } else { Ok(None) }
+                if again >= self.wait_limit() { self.busy() } else { Ok(None) }
             }
         }
     }
 
     /// Pauses after an error, or ends the acquisition if the error is permanent or no time is left. With a
     /// wait limit of zero, a refusal is the one answer that the server gets time for.
-    async fn pause(&self, error: BackendError, backoff: &mut Backoff) -> Result<BackendError, End> {
+    async fn pause(
+        &self,
+        error: BackendError,
+        backoff: &mut Backoff,
+    ) -> Result<BackendError, LockError> {
         let again = self.engine.clock.now() + backoff.next();
         let is_final = error.is_permanent()
             || (self.options.wait.is_zero() && error.is_refusal() && !error.may_pass_at_once());
         if is_final || again >= self.answer_limit() {
-            return Err(End::Unavailable(error));
+            return Err(LockError::Unavailable(error));
         }
         tracing::debug!(lock = %self.options.name, %error, "an attempt to acquire a lock failed");
         tokio::select! {
             biased;
-            () = self.abandoned.cancelled() => Err(End::Abandoned),
+            () = self.abandoned.cancelled() => Err(LockError::Shutdown),
             () = self.engine.clock.sleep_until(again) => Ok(error),
         }
     }
