@@ -203,17 +203,23 @@ impl Cluster {
                     return Err(error);
                 }
             };
-            match Refusal::of(&error, &node) {
-                Some(Refusal::Moved(to)) => {
+            let to = named(&error, &node);
+            match error.kind() {
+                // Another node is the master of the slot.
+                ErrorKind::Server(ServerErrorKind::Moved) => {
                     self.forget(&map);
                     moved_to = to;
                 }
-                Some(Refusal::Ask(Some(to))) => {
-                    asking = Some(to);
+                // The key is at the node that receives the slot, or nowhere.
+                ErrorKind::Server(ServerErrorKind::Ask) if to.is_some() => {
+                    asking = to;
                     continue;
                 }
-                Some(Refusal::Ask(None) | Refusal::TryAgain) => {}
-                None => {
+                // The keys are at two nodes, or some of them nowhere.
+                ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) => {}
+                // The same in a script. It has not written yet: see the head of this file.
+                _ if error.detail().is_some_and(|text| text.contains(NOT_LOCAL)) => {}
+                _ => {
                     if is_map_old(&error) {
                         self.forget_unless_new(&map);
                     }
@@ -289,40 +295,14 @@ impl Cluster {
     }
 }
 
-/// Why a node has executed nothing.
-enum Refusal {
-    /// Another node is the master of the slot.
-    Moved(Option<String>),
-    /// The key is at the node that receives the slot, or nowhere.
-    Ask(Option<String>),
-    /// The keys are at two nodes, or some of them nowhere.
-    TryAgain,
-}
-
-impl Refusal {
-    fn of(error: &RedisError, node: &str) -> Option<Self> {
-        let to = || {
-            let (address, _) = error.redirect_node()?;
-            // A node without a host is at the host that has answered.
-            let port = address.strip_prefix(':');
-            let port = port.filter(|port| port.parse::<u16>().is_ok());
-            let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
-            Some(port.map_or_else(|| address.to_owned(), |port| format!("{host}:{port}")))
-        };
-        match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Moved) => Some(Self::Moved(to())),
-            ErrorKind::Server(ServerErrorKind::Ask) => Some(Self::Ask(to())),
-            ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::TryAgain),
-            // Inside a script. It has not written yet: see the head of this file.
-            _ if error
-                .detail()
-                .is_some_and(|detail| detail.contains(NOT_LOCAL)) =>
-            {
-                Some(Self::TryAgain)
-            }
-            _ => None,
-        }
-    }
+/// The node that a refusal names.
+fn named(error: &RedisError, node: &str) -> Option<String> {
+    let (address, _) = error.redirect_node()?;
+    // A node without a host is at the host that has answered.
+    let port = address.strip_prefix(':');
+    let port = port.filter(|port| port.parse::<u16>().is_ok());
+    let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
+    Some(port.map_or_else(|| address.to_owned(), |port| format!("{host}:{port}")))
 }
 
 /// Part of the error of a script that reads a key which its node does not have.
