@@ -1,14 +1,10 @@
 //! Holds a lock on a real server for some seconds. Start it in two terminals to see one wait:
 //! `cargo run -p stocklock-locks --example hold -- redis://127.0.0.1/ sku:42 10`
-//! With the environment variable `PERMITS=2/3`, it holds two of three permits.
-//! With a period in seconds as the fourth argument, it does so at most once per period over all
-//! processes, like a job of `cron`.
 //! The URL of a ZooKeeper server is `zookeeper://127.0.0.1:2181/`. The URL of a database is that of
 //! `sql::SqlBackend`; the example creates the tables. Several `redis://` URLs with commas between them
 //! are the masters of `RedLock`.
 //!
-//! Output: `waiting`, `held <token>` (`held` with `RedLock`), then `lost <reason>` or `released`; or
-//! `not due` with a period, which `RedLock` does not have.
+//! Output: `waiting`, `held <token>` (`held` with `RedLock`), then `lost <reason>` or `released`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -17,20 +13,16 @@ use stocklock_locks::redis::RedisBackend;
 use stocklock_locks::redis::redlock::RedLockBackend;
 use stocklock_locks::sql::SqlBackend;
 use stocklock_locks::zookeeper::ZooKeeperBackend;
-use stocklock_locks::{LockGuard, LockManager, OncePer};
+use stocklock_locks::{LockGuard, LockManager};
 
 const LEASE: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_mins(1);
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an example has no module for its settings"
-)]
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, name, seconds, period @ ..] = arguments.as_slice() else {
-        return Err("usage: hold URL NAME SECONDS [PERIOD]".into());
+    let [url, name, seconds] = arguments.as_slice() else {
+        return Err("usage: hold URL NAME SECONDS".into());
     };
     let hold = Duration::from_secs(seconds.parse()?);
     println!("waiting");
@@ -56,27 +48,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         backend.create_tables().await?;
         LockManager::new(backend)
     };
-    let lock = match std::env::var("PERMITS") {
-        Ok(permits) => {
-            let (take, of) = permits.split_once('/').ok_or("PERMITS has no `/`")?;
-            locks.permits(name, take.parse()?, of.parse()?)
-        }
-        Err(_) => locks.lock(name),
-    };
-    let lock = lock.lease(LEASE).wait(WAIT);
-    let work_with_token = async |guard: LockGuard| {
-        let line = format!("held {}", guard.token());
-        work(guard, &line, hold).await;
-    };
-    if let Some(period) = period.first() {
-        let period = Duration::from_secs(period.parse()?);
-        match lock.once_per(period, work_with_token).await? {
-            OncePer::Ran(_) => {}
-            OncePer::NotDue { .. } | OncePer::Running => println!("not due"),
-        }
-    } else {
-        work_with_token(lock.acquire().await?).await;
-    }
+    let guard = locks.lock(name).lease(LEASE).wait(WAIT).acquire().await?;
+    let line = format!("held {}", guard.token());
+    work(guard, &line, hold).await;
     locks.shutdown().await;
     Ok(())
 }

@@ -35,7 +35,8 @@ macro_rules! groups {
     };
 }
 
-/// Generates a module for each rig, with its groups. Its cases of leases, losses and silence acquire the claim.
+/// Generates a module for each rig, with its groups. Its cases of leases, losses, silence and a lost answer acquire
+/// the claim.
 macro_rules! contract {
     ($test:meta; $($rig:ident = $start:expr $(, $claim:expr)? => $($group:ident)*;)*) => {
         $(mod $rig {
@@ -59,8 +60,7 @@ groups! {$
             waiting_tasks_acquire_in_order_with_one_attempt_each,
         ]
         cancel[
-            acquire_dropped_at_any_time_leaves_nothing, wait_dropped_at_any_time_leaves_nothing,
-            release_undoes_attempt_dropped_at_any_await_point,
+            wait_dropped_at_any_time_leaves_nothing, release_undoes_attempt_dropped_at_any_await_point,
         ];
     expiry: leases[lock_without_renewals_expires];
     // It needs no server fault and no fencing token.
@@ -98,9 +98,9 @@ groups! {$
     // With a faulty connection to the server.
     deletion: faults[
         lock_deleted_on_server_is_lost_before_deadline, verify_detects_lock_deleted_on_server,
-        acquire_with_lost_answer_has_one_holder, late_request_of_revoked_lock_takes_nothing,
-        acquire_dropped_after_lost_answer_leaves_nothing,
+        late_request_of_revoked_lock_takes_nothing, acquire_dropped_after_lost_answer_leaves_nothing,
     ];
+    lost_answer: faults[acquire_with_lost_answer_has_one_holder];
     loss: faults[loss_is_reported_before_next_grant];
     silence: faults[silent_server_is_reported_as_unavailable, blocked_release_is_repeated];
     // With a server that fails itself.
@@ -120,7 +120,6 @@ groups! {$
         ];
     patience: permits[dead_waiters_cost_their_patience_once, waiter_for_too_many_permits_is_refused];
     late_claims: permits[late_claim_takes_nothing, late_claim_keeps_expired_permits_free];
-    lost_claim: permits[claim_with_lost_answer_has_one_holder];
     numbers: coordination[
         changes_of_many_processes_count_once_each, exchange_succeeds_for_one_process,
         change_of_number_wakes_waiter, number_is_zero_before_first_change_and_after_removal,
@@ -134,8 +133,6 @@ groups! {$
     // With a server that another process can use.
     processes: processes[killed_holder_is_replaced, stopped_holder_learns_of_its_loss];
     killed_waiter: processes[killed_first_waiter_is_skipped];
-    killed_runner: processes[job_of_killed_process_runs_in_next_period];
-    killed_party: processes[killed_party_holds_up_none];
     repetition: coordination[repeated_change_counts_once];
     lost_change: coordination[change_with_lost_answer_counts_once, silent_server_is_reported_to_participants];
 }
@@ -166,33 +163,35 @@ contract! { tokio::test(start_paused = true);
     local_writers = LocalRig::start(), Claim::WRITE => expiry lasting limits;
     local_two_of_three = LocalRig::start(), TWO_OF_THREE => expiry lasting limits;
     memory = MemoryRig::start() => basics expiry lasting larger limits common_limit next_period tokens periods
-        deletion loss silence restart shares patience late_claims lost_claim numbers repetition lost_change;
-    memory_writers = MemoryRig::start(), Claim::WRITE => expiry lasting limits loss silence;
+        deletion lost_answer loss silence restart shares patience late_claims numbers repetition lost_change;
+    memory_writers = MemoryRig::start(), Claim::WRITE => expiry lasting limits lost_answer loss silence;
     memory_two_of_three = MemoryRig::start(), TWO_OF_THREE => expiry lasting limits loss silence;
 }
 
 contract! { tokio::test;
     redis = RedisRig::start() => basics expiry lasting larger limits common_limit next_period tokens periods
-        deletion loss silence restart shares patience late_claims lost_claim numbers repetition lost_change
-        processes killed_waiter killed_runner killed_party;
-    redis_writers = RedisRig::start(), Claim::WRITE => expiry loss;
+        deletion lost_answer loss silence restart shares patience late_claims numbers repetition lost_change
+        processes killed_waiter;
+    redis_writers = RedisRig::start(), Claim::WRITE => expiry lost_answer loss;
     redis_two_of_three = RedisRig::start(), TWO_OF_THREE => expiry loss;
-    redlock = RedLockRig::start() => basics expiry lasting larger deletion loss silence;
+    redlock = RedLockRig::start() => basics expiry lasting larger deletion lost_answer loss silence;
     // The cases without faults share one cluster. Each of the others has its own.
     cluster = ClusterRig::start() => basics expiry tokens shares patience late_claims;
-    cluster_broken = ClusterRig::start_private() => deletion loss silence restart lost_claim;
+    cluster_broken = ClusterRig::start_private() => deletion lost_answer loss silence restart;
+    cluster_broken_writers = ClusterRig::start_private(), Claim::WRITE => lost_answer;
     // The lease of the example is shorter than that of the rig.
     redlock_processes = RedLockRig::with_max_lease(3, LEASE) => processes;
     redlock_restart = RedLockRig::start_private() => restart;
-    zookeeper = ZooKeeperRig::start() => basics expiry lasting larger tokens periods deletion loss silence
-        shares lost_claim numbers repetition lost_change processes killed_waiter killed_party;
+    zookeeper = ZooKeeperRig::start() => basics expiry lasting larger tokens periods deletion lost_answer loss
+        silence shares numbers repetition lost_change processes killed_waiter;
     zookeeper_restart = ZooKeeperRig::start_private() => restart;
-    zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => expiry loss;
+    zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => expiry lost_answer loss;
     zookeeper_two_of_three = ZooKeeperRig::start(), TWO_OF_THREE => expiry loss;
-    postgres = SqlRig::start(Postgres) => basics expiry lasting larger tokens periods deletion loss silence
-        processes killed_waiter;
+    postgres = SqlRig::start(Postgres) => basics expiry lasting larger tokens periods deletion lost_answer loss
+        silence processes killed_waiter;
     postgres_restart = SqlRig::start_private(Postgres) => restart;
-    mysql = SqlRig::start(Mysql) => basics expiry lasting larger tokens periods deletion loss silence processes;
+    mysql = SqlRig::start(Mysql) => basics expiry lasting larger tokens periods deletion lost_answer loss silence
+        processes;
     mysql_restart = SqlRig::start_private(Mysql) => restart;
     sqlite = SqlRig::start(Sqlite) => basics expiry lasting larger tokens periods processes;
 }

@@ -22,16 +22,7 @@ pub(crate) struct Holder {
 impl Holder {
     /// Starts it, and returns when it requests the lock.
     pub(crate) async fn start(url: &str, name: &str) -> Self {
-        Self::start_with(&[url, name, "600"], &[]).await
-    }
-
-    /// Starts it for a job that runs once per `period` seconds.
-    pub(crate) async fn start_job(url: &str, name: &str, period: &str) -> Self {
-        Self::start_with(&[url, name, "600", period], &[]).await
-    }
-
-    async fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let process = Process::start(example("hold"), arguments, variables);
+        let process = Process::start(example("hold"), &[url, name, "600"], &[]);
         let mut holder = Self { process, read: 0 };
         assert_eq!(holder.line(SOON).await, "waiting");
         holder
@@ -39,26 +30,12 @@ impl Holder {
 
     /// Starts it, and returns when it holds the lock, with the token if there is one.
     pub(crate) async fn start_and_hold(url: &str, name: &str) -> (Self, Option<Token>) {
-        Self::start(url, name).await.holds().await
-    }
-
-    /// Starts it for permits such as `2/3`, and returns when it holds them, with the token.
-    pub(crate) async fn start_with_permits(
-        url: &str,
-        name: &str,
-        permits: &str,
-    ) -> (Self, Option<Token>) {
-        let variables = [("PERMITS", permits)];
-        let holder = Self::start_with(&[url, name, "600"], &variables).await;
-        holder.holds().await
-    }
-
-    async fn holds(mut self) -> (Self, Option<Token>) {
-        let line = self.line(SOON).await;
+        let mut holder = Self::start(url, name).await;
+        let line = holder.line(SOON).await;
         let token = line.strip_prefix("held").expect("it holds the lock");
         let token = token.strip_prefix(' ');
         let token = token.map(|token| Token::new(token.parse().expect("a number")));
-        (self, token)
+        (holder, token)
     }
 
     pub(crate) async fn line(&mut self, within: Duration) -> String {

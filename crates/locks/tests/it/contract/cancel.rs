@@ -9,24 +9,6 @@ use stocklock_locks::clock::Clock as _;
 
 use crate::rig::{Rig, RigExt, eventually, request, use_lock, wait_until_nothing_is_left};
 
-/// Drops acquisitions after increasing times, until they complete before the drop.
-pub(super) async fn acquire_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
-    let (manager, counts) = rig.counted();
-    let (mut acquired, mut round) = (0, 0);
-    // On a busy machine, an acquisition may take longer than a hundred steps.
-    while round < 100 || acquired == 0 {
-        let time = rig.step() * round;
-        round += 1;
-        if let Some(guard) = cut_after(rig, time, manager.lock("cut").acquire()).await {
-            guard.unwrap().release().await;
-            acquired += 1;
-        }
-        let holds = async || rig.left().await == 0 && manager.names() == 0;
-        eventually("nothing is left", rig.soon(), holds).await;
-    }
-    assert_eq!((manager.held(), counts.dropped(), counts.lost()), (0, 0, 0));
-}
-
 /// Drops an acquisition after 0, 1, 2 … rounds of the scheduler, and so between any two polls of
 /// its task. The local name becomes free after one answered release, so that release was enough.
 pub(super) async fn acquire_dropped_between_polls_leaves_nothing(rig: &impl Rig) {

@@ -79,21 +79,23 @@ pub(super) async fn loss_is_reported_before_next_grant(rig: &impl Faults) {
 
 pub(super) async fn acquire_with_lost_answer_has_one_holder(rig: &impl Faults) {
     let ((one, counts), other) = (rig.counted(), rig.manager());
-    use_lock(&one, "warm").await;
+    let warm = rig.lock(&one, "warm").acquire().await.unwrap();
+    warm.release().await;
     assert_eq!(counts.attempts(), 1);
     rig.lose_acquire_answer("cut").await;
     // The wait ends before the lease of the lost answer.
     let lease = rig.lease().max(rig.soon() * 2);
-    let lock = one.lock("cut").lease(lease).wait(lease / 2);
+    let lock = rig.lock(&one, "cut").lease(lease).wait(lease / 2);
     let guard = lock.acquire().await.unwrap();
     assert!(counts.attempts() >= 3, "no answer was lost");
     assert_eq!(rig.left().await, 1);
-    assert!(try_lock(&other, "cut").await.is_none());
-    let holder = holder(other.lock("cut")).await;
+    let second = async || rig.lock(&other, "cut").try_acquire().await.unwrap();
+    assert!(second().await.is_none());
+    let holder = holder(rig.lock(&other, "cut")).await;
     assert_eq!(holder.token, rig.token(&guard));
     guard.verify().await.unwrap();
     guard.release().await;
-    assert!(try_lock(&other, "cut").await.is_some());
+    assert!(second().await.is_some());
 }
 
 /// An attempt that was not answered arrives after another attempt acquired the lock, and after the lock was

@@ -12,10 +12,10 @@ use crate::rig::zookeeper::ZooKeeperRig;
 
 contract! { tokio::test;
     redlock = RedLockRig::start() => limits common_limit;
-    zookeeper = ZooKeeperRig::start() => limits common_limit next_period killed_runner;
-    postgres = SqlRig::start(Postgres) => limits common_limit next_period killed_runner;
-    mysql = SqlRig::start(Mysql) => limits common_limit next_period killed_runner;
-    sqlite = SqlRig::start(Sqlite) => limits common_limit next_period killed_runner;
+    zookeeper = ZooKeeperRig::start() => limits common_limit next_period;
+    postgres = SqlRig::start(Postgres) => limits common_limit next_period;
+    mysql = SqlRig::start(Mysql) => limits common_limit next_period;
+    sqlite = SqlRig::start(Sqlite) => limits common_limit next_period;
     cluster = ClusterRig::start() => lasting larger limits common_limit next_period periods numbers repetition;
     cluster_broken = ClusterRig::start_private() => lost_change;
     cluster_writers = ClusterRig::start(), Claim::WRITE => expiry lasting limits;

@@ -304,17 +304,3 @@ pub(super) async fn late_claim_keeps_expired_permits_free(rig: &(impl Faults + T
         guard.release().await;
     }
 }
-
-pub(super) async fn claim_with_lost_answer_has_one_holder(rig: &(impl Faults + TokenRig)) {
-    let (one, counts) = rig.counted();
-    one.write("warm").acquire().await.unwrap().release().await;
-    rig.lose_acquire_answer("cut").await;
-    let guard = one.write("cut").acquire().await.unwrap();
-    assert!(counts.attempts() >= 3, "no answer was lost");
-    assert_eq!(rig.left().await, 1);
-    assert!(!can_read(&rig.manager(), "cut").await);
-    guard.verify().await.unwrap();
-    guard.release().await;
-    assert!(can_read(&rig.manager(), "cut").await);
-    wait_until_nothing_is_left(rig, rig.soon()).await;
-}
