@@ -25,7 +25,7 @@ impl<T> LockBuilder<T> {
     /// # Cancel safety
     /// The future may be dropped at any point.
     pub async fn inspect(&self) -> Result<LockView, LockError> {
-        let (engine, options) = (self.manager().engine(), self.options());
+        let (engine, options) = (self.manager.engine(), &self.options);
         let view = engine.backend.inspect(&options.name, options.claim);
         let mut view = self.ask("inspect", view).await?;
         view.local_waiters = match options.claim {
@@ -55,7 +55,7 @@ impl<T> LockBuilder<T> {
     /// # Cancel safety
     /// The future may be dropped at any point. The lock may have been taken away nevertheless.
     pub async fn revoke(&self, holder: Nonce) -> Result<bool, LockError> {
-        let (engine, options) = (self.manager().engine(), self.options());
+        let (engine, options) = (self.manager.engine(), &self.options);
         let revoke = (engine.backend).revoke(&options.name, holder, options.claim);
         let revoked = self.ask("revoke", revoke).await?;
         if revoked {
@@ -71,7 +71,7 @@ impl<T> LockBuilder<T> {
         operation: &str,
         answer: impl Future<Output = Result<A, BackendError>>,
     ) -> Result<A, LockError> {
-        let (engine, options) = (self.manager().engine(), self.options());
+        let (engine, options) = (self.manager.engine(), &self.options);
         options.check(&*engine.backend)?;
         let answer = engine.ask(answer).await.ok_or(LockError::Shutdown)?;
         answer.map_err(|error| engine.failed(format!("{operation} {:?}", options.name), error))

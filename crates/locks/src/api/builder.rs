@@ -32,8 +32,8 @@ use crate::shared::token::Token;
 #[derive(Debug)]
 #[must_use = "it does nothing before acquire, try_acquire or run"]
 pub struct LockBuilder<T = Token> {
-    manager: LockManager<T>,
-    options: Options,
+    pub(crate) manager: LockManager<T>,
+    pub(crate) options: Options,
 }
 
 impl<T> LockManager<T> {
@@ -82,14 +82,6 @@ impl<T> LockBuilder<T> {
         Self { manager, options }
     }
 
-    pub(crate) const fn manager(&self) -> &LockManager<T> {
-        &self.manager
-    }
-
-    pub(crate) const fn options(&self) -> &Options {
-        &self.options
-    }
-
     /// Sets how long [`acquire`](Self::acquire) may wait, in this process and on the server.
     /// Default: 5 s.
     pub fn wait(mut self, limit: Duration) -> Self {
@@ -117,11 +109,6 @@ impl<T> LockBuilder<T> {
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.options.set_max_hold(limit);
         self
-    }
-
-    /// Lets a leader lead until it dies or resigns, unless a limit was set.
-    pub(crate) fn lead_without_limit(&mut self) {
-        self.options.max_hold.get_or_insert(Duration::MAX);
     }
 
     /// Sets how often the lock may be renewed; 0 means never. Default: no limit.

@@ -29,12 +29,13 @@ impl<T> LockBuilder<T> {
     /// # Cancel safety
     /// Same as [`acquire`](Self::acquire).
     pub async fn campaign(mut self) -> Result<LockGuard<T>, LockError> {
-        self.lead_without_limit();
+        // A leader leads until it dies or resigns, unless a limit was set.
+        self.options.max_hold.get_or_insert(Duration::MAX);
         loop {
             match self.clone().wait(ROUND).acquire().await {
                 Err(LockError::WaitLimit { .. }) => {}
                 Err(LockError::Unavailable(error)) if !error.is_permanent() => {
-                    tracing::warn!(lock = %self.options().name, %error, "no leader can be elected");
+                    tracing::warn!(lock = %self.options.name, %error, "no leader can be elected");
                 }
                 elected => return elected,
             }

@@ -81,13 +81,13 @@ impl<T> MultiLock<T> {
     /// # Cancel safety
     /// The future may be dropped at any point. All locks are then released in the background.
     pub async fn acquire(self) -> Result<MultiGuard<T>, LockError> {
-        let longest = || self.locks.iter().map(|lock| lock.options().wait).max();
+        let longest = || self.locks.iter().map(|lock| lock.options.wait).max();
         let wait = self.wait.or_else(longest).unwrap_or_default();
         let mut taken = Taken(Vec::with_capacity(self.locks.len()));
         let Some(first) = self.locks.first() else {
             return Ok(taken.complete());
         };
-        let clock = Arc::clone(&first.manager().engine().clock);
+        let clock = Arc::clone(&first.manager.engine().clock);
         let started = clock.now();
         for lock in self.locks {
             let waited = clock.now().since(started);
@@ -132,21 +132,21 @@ impl<T> MultiLock<T> {
 
 /// The position of a lock in the common order. The largest claim of a name is first.
 fn order<T>(lock: &LockBuilder<T>) -> (&str, &'static str, bool, Reverse<u32>) {
-    let (is_shared, take) = match lock.options().claim {
+    let (is_shared, take) = match lock.options.claim {
         Claim::Exclusive => (false, 0),
         Claim::Permits { take, .. } => (true, take),
     };
-    let server = lock.manager().engine().backend.properties().name;
-    (&lock.options().name, server, is_shared, Reverse(take))
+    let server = lock.manager.engine().backend.properties().name;
+    (&lock.options.name, server, is_shared, Reverse(take))
 }
 
 /// Returns true if these are claims of the same lock of one manager.
 fn is_same<T>(one: &LockBuilder<T>, other: &LockBuilder<T>) -> bool {
     let lock_of = |lock: &LockBuilder<T>| {
-        let options = lock.options();
+        let options = &lock.options;
         (Arc::clone(&options.name), options.claim == Claim::Exclusive)
     };
-    Arc::ptr_eq(one.manager().engine(), other.manager().engine()) && lock_of(one) == lock_of(other)
+    Arc::ptr_eq(one.manager.engine(), other.manager.engine()) && lock_of(one) == lock_of(other)
 }
 
 /// Completes when the first of these locks is lost. `None` without any lock.

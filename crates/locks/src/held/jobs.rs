@@ -134,75 +134,25 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use futures_util::{FutureExt, poll};
+    use futures_util::FutureExt;
     use tokio::runtime::Handle;
-    use tokio::sync::Notify;
-    use tokio::time::timeout;
+    use tokio::sync::oneshot;
 
     use super::Jobs;
-    use crate::shared::lock::lock;
-
-    const LIMIT: Duration = Duration::from_secs(1);
-
-    /// A job that announces its first poll, and its end after `proceed`.
-    fn job(proceed: &Arc<Notify>, ended: &Arc<Notify>) -> impl Future<Output = ()> + use<> {
-        let (proceed, ended) = (Arc::clone(proceed), Arc::clone(ended));
-        async move {
-            proceed.notified().await;
-            ended.notify_one();
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn dropped_job_continues_as_a_task() {
-        let jobs = Jobs::new(Handle::current());
-        let (proceed, ended) = (Arc::default(), Arc::default());
-        let mut running = jobs.run(job(&proceed, &ended));
-        assert!(poll!(&mut running).is_pending());
-        drop(running);
-        proceed.notify_one();
-        timeout(LIMIT, ended.notified()).await.unwrap();
-        assert!(lock(&jobs.0.running).is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn job_without_polls_continues_after_the_move() {
-        let jobs = Jobs::new(Handle::current());
-        let (proceed, ended) = (Arc::default(), Arc::default());
-        let mut running = jobs.run(job(&proceed, &ended));
-        assert!(poll!(&mut running).is_pending());
-        jobs.move_to_tasks();
-        proceed.notify_one();
-        timeout(LIMIT, ended.notified()).await.unwrap();
-        assert!(poll!(&mut running).is_ready());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn caller_that_waits_learns_of_the_move() {
-        let jobs = Jobs::new(Handle::current());
-        let (proceed, ended) = (Arc::default(), Arc::default());
-        let caller = tokio::spawn(jobs.run(job(&proceed, &ended)));
-        tokio::task::yield_now().await;
-        jobs.move_to_tasks();
-        timeout(LIMIT, caller).await.unwrap().unwrap();
-        proceed.notify_one();
-        timeout(LIMIT, ended.notified()).await.unwrap();
-    }
 
     #[tokio::test(start_paused = true)]
     async fn job_moved_during_its_poll_becomes_a_task() {
         let jobs = Jobs::new(Handle::current());
-        let (proceed, ended) = (Arc::<Notify>::default(), Arc::<Notify>::default());
-        let (rest, moves) = (job(&proceed, &ended), jobs.clone());
+        let (proceed, may_proceed) = oneshot::channel::<()>();
+        let (end, ended) = oneshot::channel();
+        let moves = jobs.clone();
         let running = jobs.run(async move {
             moves.move_to_tasks();
-            rest.await;
+            may_proceed.await.unwrap();
+            end.send(()).unwrap();
         });
         assert!(running.now_or_never().is_some());
-        proceed.notify_one();
-        timeout(LIMIT, ended.notified()).await.unwrap();
+        proceed.send(()).unwrap();
+        ended.await.unwrap();
     }
 }

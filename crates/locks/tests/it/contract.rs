@@ -35,8 +35,8 @@ macro_rules! groups {
     };
 }
 
-/// Generates a module for each rig, with its groups. Its cases of leases, losses, silence and a lost answer acquire
-/// the claim.
+/// Generates a module for each rig, with its groups. Its cases of waits, leases, losses, silence and a lost answer
+/// acquire the claim.
 macro_rules! contract {
     ($test:meta; $($rig:ident = $start:expr $(, $claim:expr)? => $($group:ident)*;)*) => {
         $(mod $rig {
@@ -59,9 +59,8 @@ groups! {$
             unusual_names_work_and_invalid_lengths_fail,
             waiting_tasks_acquire_in_order_with_one_attempt_each,
         ]
-        cancel[
-            wait_dropped_at_any_time_leaves_nothing, release_undoes_attempt_dropped_at_any_await_point,
-        ];
+        cancel[release_undoes_attempt_dropped_at_any_await_point];
+    waits: cancel[wait_dropped_at_any_time_leaves_nothing];
     expiry: leases[lock_without_renewals_expires];
     // It needs no server fault and no fencing token.
     lasting: leases[
@@ -112,7 +111,6 @@ groups! {$
             waiting_readers_acquire_together, permits_never_exceed_their_limit,
             claims_are_granted_in_order_of_arrival, raised_limit_admits_waiters,
             downgraded_writer_admits_readers, impossible_permits_are_refused,
-            claim_dropped_at_any_time_leaves_nothing,
         ]
         admin[
             readers_and_waiting_writer_are_shown, revoked_writer_admits_readers,
@@ -158,40 +156,41 @@ const CLAIMED: Claim = Claim::Exclusive;
 const TWO_OF_THREE: Claim = Claim::Permits { take: 2, of: 3 };
 
 contract! { tokio::test(start_paused = true);
-    local = LocalRig::start() => basics expiry lasting larger limits common_limit next_period tokens periods
+    local = LocalRig::start() => basics waits expiry lasting larger limits common_limit next_period tokens periods
         shares patience numbers;
-    local_writers = LocalRig::start(), Claim::WRITE => expiry lasting limits;
+    local_writers = LocalRig::start(), Claim::WRITE => waits expiry lasting limits;
     local_two_of_three = LocalRig::start(), TWO_OF_THREE => expiry lasting limits;
-    memory = MemoryRig::start() => basics expiry lasting larger limits common_limit next_period tokens periods
+    memory = MemoryRig::start() => basics waits expiry lasting larger limits common_limit next_period tokens periods
         deletion lost_answer loss silence restart shares patience late_claims numbers repetition lost_change;
-    memory_writers = MemoryRig::start(), Claim::WRITE => expiry lasting limits lost_answer loss silence;
+    memory_writers = MemoryRig::start(), Claim::WRITE => waits expiry lasting limits lost_answer loss silence;
     memory_two_of_three = MemoryRig::start(), TWO_OF_THREE => expiry lasting limits loss silence;
 }
 
 contract! { tokio::test;
-    redis = RedisRig::start() => basics expiry lasting larger limits common_limit next_period tokens periods
+    redis = RedisRig::start() => basics waits expiry lasting larger limits common_limit next_period tokens periods
         deletion lost_answer loss silence restart shares patience late_claims numbers repetition lost_change
         processes killed_waiter;
-    redis_writers = RedisRig::start(), Claim::WRITE => expiry lost_answer loss;
+    redis_writers = RedisRig::start(), Claim::WRITE => waits expiry lost_answer loss;
     redis_two_of_three = RedisRig::start(), TWO_OF_THREE => expiry loss;
-    redlock = RedLockRig::start() => basics expiry lasting larger deletion lost_answer loss silence;
+    redlock = RedLockRig::start() => basics waits expiry lasting larger deletion lost_answer loss silence;
     // The cases without faults share one cluster. Each of the others has its own.
-    cluster = ClusterRig::start() => basics expiry tokens shares patience late_claims;
+    cluster = ClusterRig::start() => basics waits expiry tokens shares patience late_claims;
+    cluster_writers = ClusterRig::start(), Claim::WRITE => waits;
     cluster_broken = ClusterRig::start_private() => deletion lost_answer loss silence restart;
     cluster_broken_writers = ClusterRig::start_private(), Claim::WRITE => lost_answer;
     // The lease of the example is shorter than that of the rig.
     redlock_processes = RedLockRig::with_max_lease(3, LEASE) => processes;
     redlock_restart = RedLockRig::start_private() => restart;
-    zookeeper = ZooKeeperRig::start() => basics expiry lasting larger tokens periods deletion lost_answer loss
+    zookeeper = ZooKeeperRig::start() => basics waits expiry lasting larger tokens periods deletion lost_answer loss
         silence shares numbers repetition lost_change processes killed_waiter;
     zookeeper_restart = ZooKeeperRig::start_private() => restart;
-    zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => expiry lost_answer loss;
+    zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => waits expiry lost_answer loss;
     zookeeper_two_of_three = ZooKeeperRig::start(), TWO_OF_THREE => expiry loss;
-    postgres = SqlRig::start(Postgres) => basics expiry lasting larger tokens periods deletion lost_answer loss
+    postgres = SqlRig::start(Postgres) => basics waits expiry lasting larger tokens periods deletion lost_answer loss
         silence processes killed_waiter;
     postgres_restart = SqlRig::start_private(Postgres) => restart;
-    mysql = SqlRig::start(Mysql) => basics expiry lasting larger tokens periods deletion lost_answer loss silence
+    mysql = SqlRig::start(Mysql) => basics waits expiry lasting larger tokens periods deletion lost_answer loss silence
         processes;
     mysql_restart = SqlRig::start_private(Mysql) => restart;
-    sqlite = SqlRig::start(Sqlite) => basics expiry lasting larger tokens periods processes;
+    sqlite = SqlRig::start(Sqlite) => basics waits expiry lasting larger tokens periods processes;
 }

@@ -273,7 +273,7 @@ fn is_writer(place: &str) -> bool {
 /// Finds the node of an unanswered create request, if it exists. A node with the same nonce in an earlier
 /// session does not count: if it were used or deleted instead, the node of this session would stay, and
 /// block all clients, for as long as the process lives.
-pub(super) async fn find(place: &Place, prefix: &str) -> Result<Option<String>, Error> {
+async fn find(place: &Place, prefix: &str) -> Result<Option<String>, Error> {
     let client = &place.session.client;
     // The client may now be connected to another server, whose data may be older.
     let (synced, children) = tokio::join!(
@@ -320,7 +320,7 @@ async fn create(place: &Place, prefix: &str) -> Result<String, Error> {
 
 /// Removes the directory of a place that was never created. The server removes only containers that
 /// once had a child. A concurrent contender creates the directory again if it needs it.
-pub(super) async fn remove_unused(place: &Place) -> Result<(), BackendError> {
+async fn remove_unused(place: &Place) -> Result<(), BackendError> {
     let session = &place.session;
     match session
         .ask(session.client.delete(&place.directory, None))

@@ -59,8 +59,29 @@ impl Session {
 
     /// Returns the source of the tokens: the id of the ensemble. It is read once per session.
     pub(super) async fn source(&self, root: &str) -> Result<Arc<str>, Error> {
-        let ask = || self.ask(source(&self.client, self.acls, root));
-        self.source.get_or_try_init(ask).await.cloned()
+        let read = || self.ask(self.read_source(root));
+        self.source.get_or_try_init(read).await.cloned()
+    }
+
+    /// Returns the random id stored in the ensemble. The first client creates it.
+    async fn read_source(&self, root: &str) -> Result<Arc<str>, Error> {
+        let (client, node) = (&self.client, format!("{root}/.source"));
+        let options = CreateMode::Persistent.with_acls(self.acls);
+        loop {
+            match client.get_data(&node).await {
+                Ok((id, _)) => {
+                    return Ok(format!("zookeeper:{}", String::from_utf8_lossy(&id)).into());
+                }
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(error),
+            }
+            client.mkdir(root, &options).await?;
+            let id = Nonce::random().to_string();
+            match client.create(&node, id.as_bytes(), &options).await {
+                Ok(_) | Err(Error::NodeExists | Error::NoNode) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Limits the duration of a request, which otherwise waits for a connection as long as the
@@ -231,26 +252,6 @@ impl Sessions {
                 }
             }
         });
-    }
-}
-
-/// Returns the random id stored in the ensemble. The first client creates it.
-async fn source(client: &Client, acls: Acls<'static>, root: &str) -> Result<Arc<str>, Error> {
-    let node = format!("{root}/.source");
-    loop {
-        match client.get_data(&node).await {
-            Ok((id, _)) => return Ok(format!("zookeeper:{}", String::from_utf8_lossy(&id)).into()),
-            Err(Error::NoNode) => {}
-            Err(error) => return Err(error),
-        }
-        let directory = CreateMode::Persistent.with_acls(acls);
-        client.mkdir(root, &directory).await?;
-        let id = Nonce::random().to_string();
-        let options = CreateMode::Persistent.with_acls(acls);
-        match client.create(&node, id.as_bytes(), &options).await {
-            Ok(_) | Err(Error::NodeExists | Error::NoNode) => {}
-            Err(error) => return Err(error),
-        }
     }
 }
 

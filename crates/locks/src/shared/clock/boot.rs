@@ -183,12 +183,4 @@ mod tests {
         }
         assert!(lock(&TIMER.state).sleepers.is_empty());
     }
-
-    #[tokio::test]
-    async fn sleep_until_past_moment_ends_at_once() {
-        BootClock
-            .sleep_until(super::Moment::after_start(Duration::ZERO))
-            .await;
-        BootClock.sleep_until(BootClock.now()).await;
-    }
 }

@@ -48,10 +48,10 @@ pub(super) async fn acquire_dropped_between_polls_leaves_nothing(rig: &impl Rig)
 /// Drops waits for a held lock, on the server and in the local queue.
 pub(super) async fn wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
     let (holder, waiter) = (rig.manager(), rig.manager());
-    let guard = holder.lock("cut").acquire().await.unwrap();
+    let guard = rig.lock(&holder, "cut").acquire().await.unwrap();
     for round in 0..30 {
         for manager in [&holder, &waiter] {
-            let lock = manager.lock("cut").acquire();
+            let lock = rig.lock(manager, "cut").acquire();
             assert!(cut_after(rig, rig.step() * round * 2, lock).await.is_none());
         }
         let holds = async || rig.left().await == 1 && waiter.names() == 0;
@@ -59,7 +59,8 @@ pub(super) async fn wait_dropped_at_any_time_leaves_nothing(rig: &impl Rig) {
     }
     // No dropped wait still has a place in the queue, so the lock is free at once.
     guard.release().await;
-    assert!(waiter.lock("cut").try_acquire().await.unwrap().is_some());
+    let next = rig.lock(&waiter, "cut").try_acquire().await;
+    assert!(next.unwrap().is_some());
 }
 
 /// Polls an attempt of the back end 0, 1, 2 … times, drops it, and releases its nonce.

@@ -9,7 +9,6 @@ use stocklock_locks::clock::Clock as _;
 use stocklock_locks::{LockError, LockManager, ManagerBuilder};
 use stocklock_testkit::assert_matches;
 
-use super::cancel::cut_after;
 use crate::rig::{
     Counts, Faults, RigExt, TokenRig, eventually, hand_over, request, wait_until_left,
     wait_until_nothing_is_left,
@@ -238,34 +237,6 @@ pub(super) async fn impossible_permits_are_refused(rig: &impl TokenRig) {
         assert_matches!(error, LockError::InvalidPermits { .. });
     }
     assert_eq!(rig.left().await, 0);
-}
-
-/// Drops waits for a write lock and for a read lock behind it, in two processes.
-pub(super) async fn claim_dropped_at_any_time_leaves_nothing(rig: &impl TokenRig) {
-    let (one, other) = (rig.manager(), rig.manager());
-    let guard = one.read("cut").acquire().await.unwrap();
-    for round in 0..30 {
-        let time = rig.step() * round * 2;
-        for (manager, is_read) in [(&one, true), (&other, false), (&other, true)] {
-            let lock = if is_read {
-                manager.read("cut")
-            } else {
-                manager.write("cut")
-            };
-            if let Some(guard) = cut_after(rig, time, lock.acquire()).await {
-                assert!(is_read);
-                guard.unwrap().release().await;
-            }
-        }
-        let only_holder = async || {
-            let names = (one.names(), other.names());
-            rig.left().await == 1 && names == (0, 0)
-        };
-        eventually("only the holder is left", rig.soon(), only_holder).await;
-    }
-    guard.release().await;
-    let writer = other.write("cut").try_acquire().await.unwrap();
-    writer.expect("the lock is free").release().await;
 }
 
 /// The request arrives after its release.
