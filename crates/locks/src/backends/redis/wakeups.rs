@@ -8,7 +8,7 @@
 //!
 //! On a cluster the connection leads to any node: the cluster sends each message to all of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -40,21 +40,16 @@ pub(super) struct WakeUps {
     started: Mutex<Option<Handle>>,
 }
 
-type Handle = (Topics, mpsc::UnboundedSender<Command>);
+type Handle = (Topics, mpsc::UnboundedSender<Subscribe>);
 
-#[derive(Debug)]
-enum Command {
-    Subscribe(String, oneshot::Sender<()>),
-    Unsubscribe(String),
-}
+/// A channel, and who waits for the confirmation of its subscription.
+type Subscribe = (String, oneshot::Sender<()>);
 
 /// A subscription to one channel. Dropping it unsubscribes.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    channel: String,
-    /// `None` only during the drop.
-    listener: Option<Listener>,
-    commands: mpsc::UnboundedSender<Command>,
+    listener: Listener,
+    commands: mpsc::UnboundedSender<Subscribe>,
 }
 
 impl WakeUps {
@@ -89,13 +84,12 @@ impl WakeUps {
         drop(started.take_if(|(_, commands)| commands.is_closed()));
         let (topics, commands) = started.get_or_insert_with(|| self.start());
         let subscription = Subscription {
-            channel: channel.to_owned(),
-            listener: Some(topics.listen(channel)),
+            listener: topics.listen(channel),
             commands: commands.clone(),
         };
         let (confirm, confirmed) = oneshot::channel();
         // If the task has ended, there is no confirmation, and the waiter uses its fallback.
-        let _ = commands.send(Command::Subscribe(channel.to_owned(), confirm));
+        let _ = commands.send((channel.to_owned(), confirm));
         (subscription, confirmed)
     }
 
@@ -112,18 +106,7 @@ impl Subscription {
     }
 
     pub(super) async fn message(&mut self) {
-        if let Some(listener) = &mut self.listener {
-            listener.changed().await;
-        }
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        // Drop the listener first: the task checks whether any listener is left.
-        self.listener = None;
-        let channel = std::mem::take(&mut self.channel);
-        let _ = self.commands.send(Command::Unsubscribe(channel));
+        self.listener.changed().await;
     }
 }
 
@@ -134,7 +117,7 @@ struct Task {
     address: Address,
     limit: Duration,
     topics: Topics,
-    commands: mpsc::UnboundedReceiver<Command>,
+    commands: mpsc::UnboundedReceiver<Subscribe>,
     /// Whether a refused subscription was reported.
     is_warned: bool,
 }
@@ -198,13 +181,12 @@ type Answer = Option<RedisResult<()>>;
 struct Channels {
     sink: PubSubSink,
     limit: Duration,
-    subscribed: HashSet<String>,
+    /// The channels, and since when a sweep has found no listener.
+    subscribed: HashMap<String, Option<Instant>>,
     /// Channels that the request on its way subscribes to, and who waits for the confirmation.
     asked: HashMap<String, Vec<oneshot::Sender<()>>>,
     /// Channels of the next request.
     wanted: HashMap<String, Vec<oneshot::Sender<()>>>,
-    /// When a listener of a channel was last dropped.
-    idle: HashMap<String, Instant>,
     /// The maximum number of channels per request: 1 after the server has refused one of several.
     batch: usize,
 }
@@ -214,10 +196,9 @@ impl Channels {
         Self {
             sink,
             limit,
-            subscribed: HashSet::new(),
+            subscribed: HashMap::new(),
             asked: HashMap::new(),
             wanted: HashMap::new(),
-            idle: HashMap::new(),
             batch: BATCH,
         }
     }
@@ -261,7 +242,7 @@ impl Channels {
                 answer = completed(&mut ping) => if !matches!(answer, Some(Ok(()))) {
                     return Ok(());
                 },
-                _ = sweeps.tick(), if request.is_none() && !self.idle.is_empty() => {
+                _ = sweeps.tick(), if request.is_none() && !self.subscribed.is_empty() => {
                     request = self.end_idle(&task.topics);
                 }
             }
@@ -271,19 +252,14 @@ impl Channels {
         }
     }
 
-    fn accept(&mut self, command: Command) {
-        match command {
-            Command::Subscribe(channel, confirm) if self.subscribed.contains(&channel) => {
-                // The subscriber may no longer wait.
-                let _ = confirm.send(());
-            }
-            Command::Subscribe(channel, confirm) => match self.asked.get_mut(&channel) {
-                Some(confirms) => confirms.push(confirm),
-                None => self.wanted.entry(channel).or_default().push(confirm),
-            },
-            Command::Unsubscribe(channel) => {
-                self.idle.insert(channel, Instant::now());
-            }
+    fn accept(&mut self, (channel, confirm): Subscribe) {
+        if self.subscribed.contains_key(&channel) {
+            // The subscriber may no longer wait.
+            let _ = confirm.send(());
+        } else if let Some(confirms) = self.asked.get_mut(&channel) {
+            confirms.push(confirm);
+        } else {
+            self.wanted.entry(channel).or_default().push(confirm);
         }
     }
 
@@ -303,7 +279,7 @@ impl Channels {
         match answer? {
             Ok(()) => {
                 for (channel, confirms) in asked {
-                    self.subscribed.insert(channel);
+                    self.subscribed.insert(channel, None);
                     for confirm in confirms {
                         // The subscriber may no longer wait.
                         let _ = confirm.send(());
@@ -325,13 +301,16 @@ impl Channels {
     /// Unsubscribes from the channels that have had no listener for a while.
     fn end_idle(&mut self, topics: &Topics) -> Option<BoxFuture<'static, Answer>> {
         let mut ended = Vec::new();
-        self.idle.retain(|channel, since| {
-            let has_listeners = topics.has_listeners(channel);
-            let stays = !has_listeners && since.elapsed() < KEEP;
-            if !has_listeners && !stays && self.subscribed.remove(channel) {
+        self.subscribed.retain(|channel, idle_since| {
+            if topics.has_listeners(channel) {
+                *idle_since = None;
+                return true;
+            }
+            let is_kept = idle_since.get_or_insert_with(Instant::now).elapsed() < KEEP;
+            if !is_kept {
                 ended.push(channel.clone());
             }
-            stays
+            is_kept
         });
         let (mut sink, limit) = (self.sink.clone(), self.limit);
         let is_none = ended.is_empty();
