@@ -32,6 +32,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -72,6 +73,10 @@ use servers::Servers;
 use wakeups::WakeUps;
 
 const TOMBSTONE_IS_NEEDED: i64 = -1;
+
+/// How long the last token of a lock is remembered. During this time tokens grow even if the server's clock goes
+/// back by less than this.
+const TOKEN_MEMORY: Duration = Duration::from_mins(10);
 
 /// Locks on one Redis server or a Redis Cluster. Clones share their connections: one for messages and one for
 /// commands; on a cluster, one for commands to each master.
@@ -192,7 +197,7 @@ impl Redis {
         let mut arguments = vec![
             request.nonce.to_string(),
             milliseconds(request.lease),
-            milliseconds(self.settings.token_memory),
+            milliseconds(TOKEN_MEMORY),
             source.to_owned(),
         ];
         arguments.extend(self.source.is_fixed.then(|| "fixed".to_owned()));

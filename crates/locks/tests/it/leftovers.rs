@@ -222,11 +222,10 @@ mod full {
     fn names_used_once_leave_nothing_on_redis() {
         in_its_own_process("full::names_used_once_leave_nothing_on_redis", async {
             let rig = RedisRig::start().await;
-            let (memory, tombstone) = (Duration::from_secs(20), Duration::from_mins(2));
+            let (memory, tombstone) = (Duration::from_mins(10), Duration::from_mins(2));
             // A release whose answer is late is sent again, and leaves a tombstone.
             let no_repetition = Duration::from_secs(30);
-            let builder = RedisBackend::builder(&rig.url()).token_memory(memory);
-            let builder = builder.response_limit(no_repetition);
+            let builder = RedisBackend::builder(&rig.url()).response_limit(no_repetition);
             let backend = || builder.clone().build().unwrap();
             // Keep the managers: closing their connections would end their subscriptions.
             let _managers = leave_nothing([backend(), backend()], MILLION).await;
@@ -250,8 +249,6 @@ mod full {
                 let may_stay = expires && (is_tombstone || key.ends_with(":token"));
                 assert!(may_stay || key == "lock:source", "{key}: {left}");
             }
-            let only_source = async || rig.keys("*").await == ["lock:source"];
-            eventually("the keys expired", memory + tombstone, only_source).await;
         });
     }
 

@@ -29,7 +29,6 @@ pub struct RedisBuilder {
     pub(super) fallback: Duration,
     /// How often waiters ask. `None`: they are woken.
     pub(super) polling: Option<Duration>,
-    pub(super) token_memory: Duration,
 }
 
 impl RedisBuilder {
@@ -58,7 +57,6 @@ impl RedisBuilder {
             response_limit: Duration::from_secs(1),
             fallback: Duration::from_secs(1),
             polling: None,
-            token_memory: Duration::from_mins(10),
         }
     }
 
@@ -89,11 +87,6 @@ impl RedisBuilder {
         /// Sets after how long a waiter asks again if its wake-up was lost. Default: 1 s. In the queue of
         /// permits, a waiter that has not asked for three times this long counts as dead.
         fallback: Duration;
-
-        /// Sets how long the last token of a lock is remembered. Default: 10 minutes.
-        ///
-        /// During this time tokens grow even if the server's clock goes back by less than this.
-        token_memory: Duration;
     }
 
     /// Lets waiters ask again after about this time, instead of being woken over pub/sub: waiters for

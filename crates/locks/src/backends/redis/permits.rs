@@ -15,7 +15,7 @@ use std::time::Duration;
 use redis::FromRedisValue;
 
 use super::scripts::Script;
-use super::{Redis, flag, milliseconds};
+use super::{Redis, TOKEN_MEMORY, flag, milliseconds};
 use crate::backend::Request;
 use crate::shared::error::BackendError;
 use crate::shared::nonce::{Nonce, REMEMBERED};
@@ -273,7 +273,7 @@ impl Redis {
         keys.extend(more);
         arguments.extend([
             format!("{}:", self.lock_key(name)),
-            milliseconds(self.settings.token_memory.max(lease * 2)),
+            milliseconds(TOKEN_MEMORY.max(lease * 2)),
             nonce.to_string(),
         ]);
         self.servers.script(script, &keys, &arguments).await
@@ -321,7 +321,7 @@ impl Redis {
             return Ok(Vec::new());
         }
         let mut keys = Vec::new();
-        let mut arguments = vec![milliseconds(self.settings.token_memory)];
+        let mut arguments = vec![milliseconds(TOKEN_MEMORY)];
         for Request {
             name, nonce, lease, ..
         } in renewals
