@@ -35,8 +35,8 @@ macro_rules! groups {
     };
 }
 
-/// Generates a module for each rig, with its groups. Its cases of waits, leases, losses, silence and a lost answer
-/// acquire the claim.
+/// Generates a module for each rig, with its groups. Its cases of waits, revocations, leases, losses, silence
+/// and a lost answer acquire the claim.
 macro_rules! contract {
     ($test:meta; $($rig:ident = $start:expr $(, $claim:expr)? => $($group:ident)*;)*) => {
         $(mod $rig {
@@ -78,8 +78,9 @@ groups! {$
         ]
         admin[
             holder_is_shown_with_token_age_and_lease, revoked_holder_learns_it_and_next_one_enters,
-            verify_and_release_report_revocation, revocation_affects_only_its_holder,
+            revocation_affects_only_its_holder,
         ];
+    revocation: admin[revoked_holder_learns_it_from_each_request];
     // Logic of the client, which depends little on the back end.
     limits: leases[
         max_hold_ends_hanging_holder, max_renewals_ends_hanging_holder,
@@ -112,10 +113,7 @@ groups! {$
             claims_are_granted_in_order_of_arrival, raised_limit_admits_waiters,
             downgraded_writer_admits_readers, impossible_permits_are_refused,
         ]
-        admin[
-            readers_and_waiting_writer_are_shown, revoked_writer_admits_readers,
-            revoked_writer_learns_it_from_each_request,
-        ];
+        admin[readers_and_waiting_writer_are_shown, revoked_writer_admits_readers];
     patience: permits[dead_waiters_cost_their_patience_once, waiter_for_too_many_permits_is_refused];
     late_claims: permits[late_claim_takes_nothing, late_claim_keeps_expired_permits_free];
     numbers: coordination[
@@ -156,41 +154,43 @@ const CLAIMED: Claim = Claim::Exclusive;
 const TWO_OF_THREE: Claim = Claim::Permits { take: 2, of: 3 };
 
 contract! { tokio::test(start_paused = true);
-    local = LocalRig::start() => basics waits expiry lasting larger limits common_limit next_period tokens periods
-        shares patience numbers;
-    local_writers = LocalRig::start(), Claim::WRITE => waits expiry lasting limits;
+    local = LocalRig::start() => basics waits expiry lasting larger revocation limits common_limit next_period
+        tokens periods shares patience numbers;
+    local_writers = LocalRig::start(), Claim::WRITE => waits revocation expiry lasting limits;
     local_two_of_three = LocalRig::start(), TWO_OF_THREE => expiry lasting limits;
-    memory = MemoryRig::start() => basics waits expiry lasting larger limits common_limit next_period tokens periods
-        deletion lost_answer loss silence restart shares patience late_claims numbers repetition lost_change;
-    memory_writers = MemoryRig::start(), Claim::WRITE => waits expiry lasting limits lost_answer loss silence;
+    memory = MemoryRig::start() => basics waits expiry lasting larger revocation limits common_limit next_period
+        tokens periods deletion lost_answer loss silence restart shares patience late_claims numbers repetition
+        lost_change;
+    memory_writers = MemoryRig::start(), Claim::WRITE => waits revocation expiry lasting limits lost_answer loss
+        silence;
     memory_two_of_three = MemoryRig::start(), TWO_OF_THREE => expiry lasting limits loss silence;
 }
 
 contract! { tokio::test;
-    redis = RedisRig::start() => basics waits expiry lasting larger limits common_limit next_period tokens periods
-        deletion lost_answer loss silence restart shares patience late_claims numbers repetition lost_change
-        processes killed_waiter;
-    redis_writers = RedisRig::start(), Claim::WRITE => waits expiry lost_answer loss;
+    redis = RedisRig::start() => basics waits expiry lasting larger revocation limits common_limit next_period
+        tokens periods deletion lost_answer loss silence restart shares patience late_claims numbers repetition
+        lost_change processes killed_waiter;
+    redis_writers = RedisRig::start(), Claim::WRITE => waits revocation expiry lost_answer loss;
     redis_two_of_three = RedisRig::start(), TWO_OF_THREE => expiry loss;
-    redlock = RedLockRig::start() => basics waits expiry lasting larger deletion lost_answer loss silence;
+    redlock = RedLockRig::start() => basics waits expiry lasting larger revocation deletion lost_answer loss silence;
     // The cases without faults share one cluster. Each of the others has its own.
     cluster = ClusterRig::start() => basics waits expiry tokens shares patience late_claims;
-    cluster_writers = ClusterRig::start(), Claim::WRITE => waits;
+    cluster_writers = ClusterRig::start(), Claim::WRITE => waits revocation;
     cluster_broken = ClusterRig::start_private() => deletion lost_answer loss silence restart;
     cluster_broken_writers = ClusterRig::start_private(), Claim::WRITE => lost_answer;
     // The lease of the example is shorter than that of the rig.
     redlock_processes = RedLockRig::with_max_lease(3, LEASE) => processes;
     redlock_restart = RedLockRig::start_private() => restart;
-    zookeeper = ZooKeeperRig::start() => basics waits expiry lasting larger tokens periods deletion lost_answer loss
-        silence shares numbers repetition lost_change processes killed_waiter;
+    zookeeper = ZooKeeperRig::start() => basics waits expiry lasting larger revocation tokens periods deletion
+        lost_answer loss silence shares numbers repetition lost_change processes killed_waiter;
     zookeeper_restart = ZooKeeperRig::start_private() => restart;
-    zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => waits expiry lost_answer loss;
+    zookeeper_writers = ZooKeeperRig::start(), Claim::WRITE => waits revocation expiry lost_answer loss;
     zookeeper_two_of_three = ZooKeeperRig::start(), TWO_OF_THREE => expiry loss;
-    postgres = SqlRig::start(Postgres) => basics waits expiry lasting larger tokens periods deletion lost_answer loss
-        silence processes killed_waiter;
+    postgres = SqlRig::start(Postgres) => basics waits expiry lasting larger revocation tokens periods deletion
+        lost_answer loss silence processes killed_waiter;
     postgres_restart = SqlRig::start_private(Postgres) => restart;
-    mysql = SqlRig::start(Mysql) => basics waits expiry lasting larger tokens periods deletion lost_answer loss silence
-        processes;
+    mysql = SqlRig::start(Mysql) => basics waits expiry lasting larger revocation tokens periods deletion
+        lost_answer loss silence processes;
     mysql_restart = SqlRig::start_private(Mysql) => restart;
-    sqlite = SqlRig::start(Sqlite) => basics waits expiry lasting larger tokens periods processes;
+    sqlite = SqlRig::start(Sqlite) => basics waits expiry lasting larger revocation tokens periods processes;
 }

@@ -59,7 +59,8 @@ impl Tables {
         self.clock.now()
     }
 
-    /// Tries to acquire a lock. The candidate becomes the source of a server that has none. A request for permits that is not granted stays in the queue for three times the fallback.
+    /// Tries to acquire a lock. The candidate becomes the source of a server that has none. A request for permits
+    /// that is not granted stays in the queue for three times the fallback.
     pub(crate) fn acquire(
         &self,
         request: &Request,

@@ -16,7 +16,7 @@ contract! { tokio::test;
     postgres = SqlRig::start(Postgres) => limits common_limit next_period;
     mysql = SqlRig::start(Mysql) => limits common_limit next_period;
     sqlite = SqlRig::start(Sqlite) => limits common_limit next_period;
-    cluster = ClusterRig::start() => lasting larger limits common_limit next_period periods numbers repetition;
+    cluster = ClusterRig::start() => lasting larger revocation limits common_limit next_period periods numbers repetition;
     cluster_broken = ClusterRig::start_private() => lost_change;
     cluster_writers = ClusterRig::start(), Claim::WRITE => expiry lasting limits;
     redis_writers = RedisRig::start(), Claim::WRITE => lasting limits silence;
