@@ -77,10 +77,9 @@ pub enum Attempt {
 }
 
 /// What an acquisition may have left on its server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     /// The server does not know the nonce, so no release is needed.
-    #[default]
     Nothing,
     /// A lock, or a place in a queue.
     Something,

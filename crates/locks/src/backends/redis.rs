@@ -38,7 +38,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Backend, Claim, Contender, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
+    Backend, Claim, Contender, Left, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::managers::Managers;
@@ -259,7 +259,12 @@ impl Backend for RedisBackend {
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
-        Box::new(RedisContender::new(Arc::clone(&self.0), request))
+        Box::new(RedisContender {
+            redis: Arc::clone(&self.0),
+            request,
+            subscription: None,
+            left: Left::Nothing,
+        })
     }
 
     async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {

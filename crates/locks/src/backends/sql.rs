@@ -52,7 +52,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::backend::{
-    Backend, Contender, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
+    Backend, Contender, Left, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::lock::lock;
@@ -302,7 +302,13 @@ impl Backend for SqlBackend {
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
-        Box::new(SqlContender::new(Arc::clone(&self.0), request))
+        Box::new(SqlContender {
+            sql: Arc::clone(&self.0),
+            request,
+            subscription: None,
+            busy: 0,
+            left: Left::Nothing,
+        })
     }
 
     async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {

@@ -56,7 +56,7 @@ impl<S: InProcess> Backend for S {
             client: self.client().clone(),
             request,
             changed: None,
-            left: Left::default(),
+            left: Left::Nothing,
         })
     }
 

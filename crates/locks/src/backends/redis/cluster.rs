@@ -141,7 +141,8 @@ impl Cluster {
         master: &str,
         command: &Cmd,
     ) -> Result<T, BackendError> {
-        let answer = self.connection(master)?.run(command).await;
+        let answer = self.connection(master)?.query(command, false).await;
+        let answer = answer.and_then(|answer| answer.map_err(backend_error));
         answer.inspect_err(|_| self.forget_unless_new(map))
     }
 

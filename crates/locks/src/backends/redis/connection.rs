@@ -52,10 +52,6 @@ impl Connection {
         self.current().await.map(drop)
     }
 
-    pub(super) async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
-        self.query(command, false).await?.map_err(backend_error)
-    }
-
     pub(super) fn open(&self) {
         self.link.open();
     }

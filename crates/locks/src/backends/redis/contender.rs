@@ -15,21 +15,10 @@ use crate::shared::retry::jittered;
 use crate::shared::token::Token;
 
 pub(super) struct RedisContender {
-    redis: Arc<Redis>,
-    request: Request,
-    subscription: Option<Subscription>,
-    left: Left,
-}
-
-impl RedisContender {
-    pub(super) fn new(redis: Arc<Redis>, request: Request) -> Self {
-        Self {
-            redis,
-            request,
-            subscription: None,
-            left: Left::default(),
-        }
-    }
+    pub(super) redis: Arc<Redis>,
+    pub(super) request: Request,
+    pub(super) subscription: Option<Subscription>,
+    pub(super) left: Left,
 }
 
 impl Fencing for super::RedisBackend {

@@ -20,24 +20,12 @@ const FIRST_POLL: Duration = Duration::from_millis(2);
 const LONGEST_POLL: Duration = Duration::from_millis(20);
 
 pub(super) struct SqlContender {
-    sql: Arc<Sql>,
-    request: Request,
-    subscription: Option<Subscription>,
+    pub(super) sql: Arc<Sql>,
+    pub(super) request: Request,
+    pub(super) subscription: Option<Subscription>,
     /// How often the lock was busy in a row.
-    busy: u32,
-    left: Left,
-}
-
-impl SqlContender {
-    pub(super) fn new(sql: Arc<Sql>, request: Request) -> Self {
-        Self {
-            sql,
-            request,
-            subscription: None,
-            busy: 0,
-            left: Left::default(),
-        }
-    }
+    pub(super) busy: u32,
+    pub(super) left: Left,
 }
 
 impl Sql {

@@ -170,14 +170,10 @@ impl Table {
             let [name, Value::Int(port), ..] = &node[..] else {
                 return None;
             };
-            let name = match name {
-                // The node that was asked.
-                Value::Nil => host,
-                Value::BulkString(name) => str::from_utf8(name).ok()?,
-                Value::SimpleString(name) => name,
-                _ => return None,
-            };
-            let name = if name.is_empty() { host } else { name };
+            let name: Option<String> = redis::from_redis_value_ref(name).ok()?;
+            // The node that was asked may have none.
+            let name = name.filter(|name| !name.is_empty());
+            let name = name.as_deref().unwrap_or(host);
             // The node does not know the name of another node yet.
             if name == "?" {
                 continue;

@@ -9,7 +9,8 @@ use super::contender::QuorumContender;
 use super::node::{Ballot, Loss, Node};
 use super::quorum::Answers;
 use crate::backend::{
-    Backend, Contender, Fencing, Nudge, Numbers, Properties, Release, Renewed, Request, Sealed,
+    Backend, Contender, Fencing, Left, Nudge, Numbers, Properties, Release, Renewed, Request,
+    Sealed,
 };
 use crate::shared::error::{BackendError, LostReason};
 use crate::shared::nonce::Nonce;
@@ -55,7 +56,13 @@ impl Backend for RedLockBackend {
     }
 
     fn contender(&self, request: Request) -> Box<dyn Contender> {
-        Box::new(QuorumContender::new(Arc::clone(&self.0), request))
+        Box::new(QuorumContender {
+            quorum: Arc::clone(&self.0),
+            request,
+            attempt: 0,
+            busy: 0,
+            left: Left::Nothing,
+        })
     }
 
     async fn renew(&self, renewals: &[Request]) -> Result<Vec<Renewed>, BackendError> {

@@ -16,26 +16,16 @@ const FIRST_POLL: Duration = Duration::from_millis(5);
 const LONGEST_POLL: Duration = Duration::from_millis(100);
 
 pub(super) struct QuorumContender {
-    quorum: Arc<Quorum>,
-    request: Request,
+    pub(super) quorum: Arc<Quorum>,
+    pub(super) request: Request,
     /// The number of the last attempt.
-    attempt: u64,
+    pub(super) attempt: u64,
     /// How often the lock was busy.
-    busy: u32,
-    left: Left,
+    pub(super) busy: u32,
+    pub(super) left: Left,
 }
 
 impl QuorumContender {
-    pub(super) fn new(quorum: Arc<Quorum>, request: Request) -> Self {
-        Self {
-            quorum,
-            request,
-            attempt: 0,
-            busy: 0,
-            left: Left::default(),
-        }
-    }
-
     fn ask_again(&mut self) -> Duration {
         let longest = (FIRST_POLL * 2_u32.pow(self.busy.min(10))).min(LONGEST_POLL);
         self.busy += 1;
