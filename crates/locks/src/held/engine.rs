@@ -86,14 +86,25 @@ impl Engine {
         request: impl Future<Output = Result<A, BackendError>>,
     ) -> Option<Result<A, BackendError>> {
         let limit = self.backend.properties().response_limit;
+        let answer = self.until_closed(async {
+            tokio::select! {
+                biased;
+                answer = request => answer,
+                () = self.clock.sleep_until(self.clock.now() + limit) => {
+                    Err(BackendError::transient(format!("no answer within {limit:?}")))
+                }
+            }
+        });
+        answer.await
+    }
+
+    /// Polls a future in the manager's runtime. `None` if the manager was shut down.
+    pub(crate) async fn until_closed<A>(&self, answer: impl Future<Output = A>) -> Option<A> {
         let answer = self.jobs.inside(async {
             tokio::select! {
                 biased;
                 () = self.closed.cancelled() => None,
-                answer = request => Some(answer),
-                () = self.clock.sleep_until(self.clock.now() + limit) => {
-                    Some(Err(BackendError::transient(format!("no answer within {limit:?}"))))
-                }
+                answer = answer => Some(answer),
             }
         });
         answer.await

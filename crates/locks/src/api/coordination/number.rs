@@ -120,7 +120,6 @@ impl Number {
             loop {
                 let answer = tokio::select! {
                     biased;
-                    () = engine.closed.cancelled() => return Err(LockError::Shutdown),
                     answer = numbers.read(&self.key, known) => answer,
                     () = engine.clock.sleep_until(until) => break,
                 };
@@ -139,18 +138,15 @@ impl Number {
                 if is_over {
                     break;
                 }
-                tokio::select! {
-                    biased;
-                    () = engine.closed.cancelled() => return Err(LockError::Shutdown),
-                    () = engine.clock.sleep_until(again) => {}
-                }
+                engine.clock.sleep_until(again).await;
             }
             match failure {
                 Some(error) => Err(self.unavailable("wait for", error)),
                 None => Ok(None),
             }
         };
-        engine.jobs.inside(wait).await
+        let waited = engine.until_closed(wait).await;
+        waited.unwrap_or(Err(LockError::Shutdown))
     }
 
     /// Removes the number from the server, so it is zero. Call it when no process changes the number any
@@ -190,19 +186,10 @@ impl Number {
         F: Future<Output = Result<T, BackendError>> + Send,
     {
         let engine = self.manager.engine();
-        let answer = engine.jobs.inside(async {
-            let answered = until_executed(
-                engine.backend.properties().response_limit,
-                &*engine.clock,
-                request,
-            );
-            tokio::select! {
-                biased;
-                () = engine.closed.cancelled() => Err(LockError::Shutdown),
-                answer = answered => answer.map_err(|error| self.unavailable(operation, error)),
-            }
-        });
-        answer.await
+        let limit = engine.backend.properties().response_limit;
+        let answer = engine.until_closed(until_executed(limit, &*engine.clock, request));
+        let answer = answer.await.ok_or(LockError::Shutdown)?;
+        answer.map_err(|error| self.unavailable(operation, error))
     }
 
     pub(super) async fn change(&self, change: Change) -> Result<Changed, LockError> {
