@@ -15,7 +15,7 @@ use crate::backend::{Attempt, Claim, Contender, Grant, Left, Request};
 use crate::held::engine::Engine;
 use crate::held::hold::Hold;
 use crate::held::options::Options;
-use crate::held::queue::{Entered, LocalQueues, Turn};
+use crate::held::queue::{LocalQueues, Turn};
 use crate::held::release::ReleaseJob;
 use crate::shared::clock::Moment;
 use crate::shared::error::{BackendError, LockError};
@@ -174,8 +174,8 @@ impl Acquisition {
             return Err(LockError::Shutdown);
         }
         let mut waiter = match self.queues().enter(&self.options.name) {
-            Entered::Turn(turn) => return Ok(turn),
-            Entered::Waiter(waiter) => waiter,
+            Ok(turn) => return Ok(turn),
+            Err(waiter) => waiter,
         };
         self.contended = true;
         // First the cancellation: after the end of the manager's runtime, its timers panic.

@@ -39,13 +39,6 @@ pub(crate) struct Turn {
     name: Option<Arc<str>>,
 }
 
-pub(crate) enum Entered {
-    /// No task waits, and a turn is free.
-    Turn(Turn),
-    /// Other tasks are ahead.
-    Waiter(Waiter),
-}
-
 impl LocalQueues {
     pub(crate) fn new(turns: usize) -> Self {
         Self {
@@ -54,18 +47,19 @@ impl LocalQueues {
         }
     }
 
-    pub(crate) fn enter(&self, name: &Arc<str>) -> Entered {
+    /// Returns a turn if one is free. Otherwise, other tasks are ahead.
+    pub(crate) fn enter(&self, name: &Arc<str>) -> Result<Turn, Waiter> {
         let mut queues = lock(&self.queues);
         let queue = queues.entry(Arc::clone(name)).or_default();
         if queue.turns < self.turns {
             queue.turns += 1;
-            return Entered::Turn(self.turn(name));
+            return Ok(self.turn(name));
         }
         let number = queue.next_number;
         queue.next_number += 1;
         let (sender, receiver) = oneshot::channel();
         queue.waiting.insert(number, sender);
-        Entered::Waiter(Waiter {
+        Err(Waiter {
             queues: self.clone(),
             name: Arc::clone(name),
             number,
