@@ -207,9 +207,7 @@ impl Redis {
             token => vec![redis::Value::Int(1), token],
         })
     }
-}
 
-impl Redis {
     /// Returns what [`loss`] reads, and why no waiter could be woken.
     async fn release_lock(
         &self,

@@ -110,9 +110,6 @@ impl Subscription {
     }
 }
 
-/// The last handle was dropped.
-struct Ended;
-
 struct Task {
     address: Address,
     limit: Duration,
@@ -123,25 +120,29 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self) {
-        // An error means that the last handle was dropped.
-        let _ = self.serve_connections().await;
-    }
-
-    async fn serve_connections(&mut self) -> Result<(), Ended> {
+    /// Ends when the last handle was dropped.
+    async fn run(mut self) -> Option<()> {
         let mut backoff = Backoff::default();
         loop {
             // No connection is needed while no task waits.
             while self.topics.is_empty() {
-                self.commands.recv().await.ok_or(Ended)?;
+                self.commands.recv().await?;
             }
             let (address, limit) = (self.address.clone(), self.limit);
             let connect = async move { address.client().await?.get_async_pubsub().await };
             let connect = timeout(limit, connect);
             if let Ok(Ok(connection)) = self.discarding_commands(connect).await? {
                 let (sink, stream) = connection.split();
-                let channels = Channels::new(sink, self.limit);
-                channels.serve(self, stream, &mut backoff).await?;
+                let names = self.topics.names().into_iter();
+                let channels = Channels {
+                    sink,
+                    limit,
+                    subscribed: HashMap::new(),
+                    asked: HashMap::new(),
+                    wanted: names.map(|channel| (channel, Vec::new())).collect(),
+                    batch: BATCH,
+                };
+                channels.serve(&mut self, stream, &mut backoff).await?;
                 tracing::debug!("the connection for wake-ups was lost");
                 // Messages may have been missed, so all waiters ask the server.
                 self.topics.publish_to_all();
@@ -150,17 +151,14 @@ impl Task {
         }
     }
 
-    /// Completes with `future`. Until then there is no connection: the next one begins with all
-    /// channels that have listeners, so commands need not be kept.
-    async fn discarding_commands<T>(
-        &mut self,
-        future: impl Future<Output = T>,
-    ) -> Result<T, Ended> {
+    /// Completes with `future`, or with `None` if the last handle was dropped. Until then there is no
+    /// connection: the next one begins with all channels that have listeners, so commands need not be kept.
+    async fn discarding_commands<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(future);
         loop {
             tokio::select! {
-                output = &mut future => return Ok(output),
-                command = self.commands.recv() => drop(command.ok_or(Ended)?),
+                output = &mut future => return Some(output),
+                command = self.commands.recv() => drop(command?),
             }
         }
     }
@@ -192,26 +190,13 @@ struct Channels {
 }
 
 impl Channels {
-    fn new(sink: PubSubSink, limit: Duration) -> Self {
-        Self {
-            sink,
-            limit,
-            subscribed: HashMap::new(),
-            asked: HashMap::new(),
-            wanted: HashMap::new(),
-            batch: BATCH,
-        }
-    }
-
-    /// Serves the waiters until the connection is lost.
+    /// Serves the waiters until the connection is lost. Returns `None` if the last handle was dropped.
     async fn serve(
         mut self,
         task: &mut Task,
         mut messages: PubSubStream,
         backoff: &mut Backoff,
-    ) -> Result<(), Ended> {
-        let names = task.topics.names().into_iter();
-        self.wanted = names.map(|channel| (channel, Vec::new())).collect();
+    ) -> Option<()> {
         let mut is_starting = true;
         let mut request: Option<BoxFuture<'static, Answer>> = self.next_request();
         let mut pings = interval_at(Instant::now() + PING_EVERY, PING_EVERY);
@@ -228,19 +213,19 @@ impl Channels {
             tokio::select! {
                 message = messages.next() => match message {
                     Some(message) => task.topics.publish(message.get_channel_name()),
-                    None => return Ok(()),
+                    None => return Some(()),
                 },
                 answer = completed(&mut request) => {
                     if self.finish(answer, task).is_none() {
-                        return Ok(());
+                        return Some(());
                     }
                 }
-                command = task.commands.recv() => self.accept(command.ok_or(Ended)?),
+                command = task.commands.recv() => self.accept(command?),
                 // Ping at fixed intervals, not after silence: on a busy connection there may be no
                 // silence.
                 _ = pings.tick(), if ping.is_none() => ping = Some(self.ping()),
                 answer = completed(&mut ping) => if !matches!(answer, Some(Ok(()))) {
-                    return Ok(());
+                    return Some(());
                 },
                 _ = sweeps.tick(), if request.is_none() && !self.subscribed.is_empty() => {
                     request = self.end_idle(&task.topics);

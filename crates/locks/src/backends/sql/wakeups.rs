@@ -23,6 +23,7 @@ use crate::shared::topics::{Listener, Topics};
 /// How often a statement checks the connection. It may be silent because it is broken.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
+#[derive(Debug)]
 pub(super) struct WakeUps {
     channel: Channel,
     task: Mutex<Option<AbortOnDropHandle<()>>>,
@@ -85,18 +86,7 @@ impl WakeUps {
     }
 }
 
-impl std::fmt::Debug for WakeUps {
-    /// The options contain the password.
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let listening = *self.channel.listening.borrow();
-        formatter
-            .debug_struct("WakeUps")
-            .field("listening", &listening)
-            .finish_non_exhaustive()
-    }
-}
-
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Channel {
     servers: Servers,
     limit: Duration,
