@@ -165,27 +165,6 @@ async fn change_forgotten_by_zookeeper_is_reported_as_unknown() {
     }
 }
 
-/// The answer to a change is lost, and the number is removed. The repetition must not guess.
-#[tokio::test]
-async fn change_removed_from_zookeeper_is_reported_as_unknown() {
-    let rig = ZooKeeperRig::start().await;
-    let (backend, other) = (rig.backend(), rig.past_the_proxy());
-    let request = change("removed", Change::Add(1));
-    let number = other.number("removed");
-    number.set(6_660).await.unwrap();
-    rig.lose_change_answer(6_661).await;
-    backend.change(&request).await.unwrap_err();
-    assert_eq!(number.get().await.unwrap(), 6_661);
-    number.remove().await.unwrap();
-    number.add(5).await.unwrap();
-    let is_reported = async || match backend.change(&request).await {
-        Ok(changed) => panic!("{changed:?}"),
-        Err(error) => error.is_permanent(),
-    };
-    eventually("the server answers", LONG, is_reported).await;
-    assert_eq!(number.get().await.unwrap(), 5);
-}
-
 /// No message says that a number expires.
 #[tokio::test(start_paused = true)]
 async fn waiter_in_process_notices_expiry() {
