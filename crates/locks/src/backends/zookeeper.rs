@@ -98,8 +98,14 @@ impl ZooKeeperBackend {
 }
 
 impl ZooKeeper {
+    /// The directory of a lock. Permits have another one than the exclusive lock with the same name: no encoded
+    /// name contains this suffix.
     fn directory(&self, name: &str, claim: Claim) -> String {
-        format!("{}/{}", self.sessions.root, names::directory(name, claim))
+        let suffix = match claim {
+            Claim::Exclusive => "",
+            Claim::Permits { .. } => "%permits",
+        };
+        format!("{}/{}{suffix}", self.sessions.root, names::element(name))
     }
 
     /// Renews places of one session with one write. If a node is gone, checks each place alone.

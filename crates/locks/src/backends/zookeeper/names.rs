@@ -24,16 +24,6 @@ pub(super) fn element(name: &str) -> String {
     element
 }
 
-/// Returns the path element of a lock's directory. Permits have another one than the exclusive lock
-/// with the same name. No encoded name contains this suffix.
-pub(super) fn directory(name: &str, claim: Claim) -> String {
-    let suffix = match claim {
-        Claim::Exclusive => "",
-        Claim::Permits { .. } => "%permits",
-    };
-    element(name) + suffix
-}
-
 /// Returns the start of all node names of a nonce.
 pub(super) fn nonce_prefix(nonce: Nonce) -> String {
     format!("_c_{nonce}-")
