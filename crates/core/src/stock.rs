@@ -25,7 +25,7 @@ mod reversal;
 mod shard;
 
 pub use audit::Audit;
-pub use deduction::{Deducted, Deduction};
+pub use deduction::Deducted;
 pub use error::{Refusal, RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};
 pub use fence::Fence;

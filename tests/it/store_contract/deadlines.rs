@@ -23,7 +23,7 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     let reversal = Reversal {
         operation: OperationId::mint(),
         caller: Caller::anonymous(),
-        sale: sale.operation,
+        sale: sale.id,
         quantity: None,
         lines: Vec::new(),
         restock: true,
@@ -31,12 +31,12 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
         idempotency: None,
         deadline: later(),
     };
-    let sold = store.operation(sale.operation).await.unwrap();
+    let sold = store.operation(sale.id).await.unwrap();
     let reversal = reversal.of_sale(sold).unwrap();
     for mut operation in [
         level_change("b", 9),
         adjustment("b", 9),
-        deduction("b", 1).into(),
+        deduction("b", 1),
         reversal.clone(),
     ] {
         // Earlier than any error of the clock readings.

@@ -14,7 +14,7 @@ use crate::ports::{
     CounterAnswer, CounterError, CounterMethod, CounterStore, DeductionMetrics, DeductionStore,
     Dependency, StoreError,
 };
-use crate::stock::{Deducted, Deduction, Sku, StockError, Warehouse};
+use crate::stock::{Deducted, Operation, Sku, StockError, Warehouse};
 
 /// How often a deduction loads the counter. It is missing again if it is deleted or expires meanwhile.
 const LOADS: u32 = 3;
@@ -80,17 +80,16 @@ impl Counters {
     /// counter until the policy's bounds.
     pub(super) async fn ask(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         method: CounterMethod,
         levels: &dyn DeductionStore,
         policy: &RetryPolicy,
         metrics: &dyn DeductionMetrics,
     ) -> Result<Asked, StockError> {
-        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
-        let units = deduction.quantity.units();
+        let ((sku, warehouse), units) = (deduction.level(), deduction.units());
         let unavailable = |problem: &str, cause: String| {
             metrics.counter_asked("unavailable");
-            unavailable(deduction.strategy, problem, cause)
+            unavailable(deduction.strategy.unwrap_or_default(), problem, cause)
         };
         let (mut retry, mut loads) = (policy.start(), 0);
         loop {
@@ -143,12 +142,12 @@ impl Counters {
     /// Corrects the counter after the deduction was answered.
     pub(super) async fn answered(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         asked: &Asked,
         answer: &Result<Deducted, StockError>,
     ) {
         use StockError::{Insufficient, OutcomeUnknown, UnknownSku};
-        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+        let (sku, warehouse) = deduction.level();
         match (asked, answer) {
             (Asked::Admitted { .. }, Ok(sold)) if !sold.replayed => {}
             // The units are hidden until the counter expires.
@@ -158,15 +157,15 @@ impl Counters {
             (Asked::Admitted { .. }, Err(Insufficient { .. } | UnknownSku))
             | (Asked::Refused(_), Ok(_)) => self.store.delete(sku, warehouse).await,
             (Asked::Admitted { .. }, Ok(_) | Err(_)) => {
-                let units = deduction.quantity.units();
+                let units = deduction.units();
                 self.store.give_back(sku, warehouse, units).await;
             }
         }
     }
 
     /// Loads the counter, or waits for the load that is in flight.
-    async fn load(&self, deduction: &Deduction, levels: &dyn DeductionStore) -> LoadGuard<'_> {
-        let level = (deduction.sku.clone(), deduction.warehouse.clone());
+    async fn load(&self, deduction: &Operation, levels: &dyn DeductionStore) -> LoadGuard<'_> {
+        let level = deduction.owned_level();
         let load = Arc::clone(lock(&self.loads).entry(level.clone()).or_default());
         let mut guard = LoadGuard {
             loads: &self.loads,

@@ -8,7 +8,7 @@ use super::{DeductionLock, Outcome, late_attempt, run_to_outcome};
 use crate::ports::{
     AttemptOutcome, CounterMethod, Dependency, Expiry, LateAttempt, LockError, StoreError,
 };
-use crate::stock::{Deducted, Deduction, Movement, Operation, StockError};
+use crate::stock::{Deducted, Movement, StockError};
 use crate::strategy::{DeductionContext, DeductionRun};
 
 /// How long the answer may wait for the confirmation that the lock was released.
@@ -136,26 +136,19 @@ impl DeductionRun<'_> {
         let Some(expiry) = unknown else {
             return Ok(Outcome::Done(Err(refusal)));
         };
-        let operation = Operation::from(self.deduction.clone());
         let (store, policy) = (&*self.context.store, &self.context.policy);
-        Ok(
-            match late_attempt(store, policy, &operation, expiry).await? {
-                LateAttempt::Recorded(movement) => Outcome::Done(self.replay(*movement)),
-                LateAttempt::Dead => Outcome::Done(Err(refusal)),
-                LateAttempt::Alive => Outcome::Retry,
-            },
-        )
+        let late = late_attempt(store, policy, self.deduction, expiry);
+        Ok(match late.await? {
+            LateAttempt::Recorded(movement) => Outcome::Done(self.replay(*movement)),
+            LateAttempt::Dead => Outcome::Done(Err(refusal)),
+            LateAttempt::Alive => Outcome::Retry,
+        })
     }
 
     async fn recorded(&self) -> Result<Option<Movement>, StoreError> {
-        let Deduction {
-            sku,
-            operation,
-            idempotency,
-            ..
-        } = self.deduction;
-        let store = &self.context.store;
-        store.recorded(sku, *operation, idempotency.as_ref()).await
+        let (store, one) = (&self.context.store, self.deduction);
+        let key = one.idempotency.as_ref();
+        store.recorded(one.level().0, one.id, key).await
     }
 
     async fn release_lock(&self) {
@@ -201,14 +194,14 @@ impl DeductionRun<'_> {
     }
 
     fn first_answer(&self, remaining: i64) -> Deducted {
-        let deduction = self.deduction;
+        let (sku, warehouse) = self.deduction.owned_level();
         Deducted {
-            operation: deduction.operation,
-            sku: deduction.sku.clone(),
-            warehouse: deduction.warehouse.clone(),
-            quantity: deduction.quantity.units(),
+            operation: self.deduction.id,
+            sku,
+            warehouse,
+            quantity: self.deduction.units(),
             remaining,
-            strategy: Cow::Borrowed(deduction.strategy),
+            strategy: Cow::Borrowed(self.strategy.name()),
             replayed: false,
         }
     }
@@ -228,7 +221,7 @@ impl DeductionRun<'_> {
             remaining: movement.available_after,
             strategy: movement.strategy.map_or(Cow::Borrowed(""), Cow::Owned),
             // If it is this very operation, this request is answered for the first time.
-            replayed: movement.operation != self.deduction.operation,
+            replayed: movement.operation != self.deduction.id,
         })
     }
 }

@@ -149,7 +149,7 @@ impl MemoryStore {
         match attempted(plan, written, expiry) {
             BatchAttempt::Answered(mut answers) => answers.pop().expect("one operation"),
             BatchAttempt::Duplicate => Ok(AttemptOutcome::Duplicate),
-            BatchAttempt::Conflict | BatchAttempt::Alone => self.refusal(operation.first()).await,
+            BatchAttempt::Conflict | BatchAttempt::Alone => self.refusal(operation).await,
         }
     }
 

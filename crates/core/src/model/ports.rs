@@ -12,8 +12,8 @@ use crate::ports::{
     SharedAnswer, StoreError, write_batch, write_shared,
 };
 use crate::stock::{
-    Change, Deduction, HoldFilter, Idempotency, Line, Movement, MovementKind, OpenHold, Operation,
-    OperationId, Sku, StockLevel, Warehouse,
+    HoldFilter, Idempotency, Movement, MovementKind, OpenHold, Operation, OperationId, Sku,
+    StockLevel, Warehouse,
 };
 
 /// The expiry of a write that cannot be late.
@@ -33,7 +33,7 @@ impl MemoryStore {
     async fn record(
         &self,
         mut tx: Transaction,
-        deduction: &Deduction,
+        deduction: &Operation,
         after: &StockLevel,
         read_version: Option<i64>,
     ) -> Result<AttemptOutcome, StoreError> {
@@ -51,21 +51,21 @@ impl MemoryStore {
     /// Why no row was changed, by the level as it is now. This read does not hold the row lock:
     /// MariaDB releases the lock of a row that fails the condition, and SQLite has ended the
     /// transaction.
-    pub(super) async fn refusal(&self, line: &Line) -> Result<AttemptOutcome, StoreError> {
-        let Change::Deduct(quantity) = line.change else {
-            return Ok(AttemptOutcome::Conflict);
-        };
-        let level = self.level(&line.sku, &line.warehouse).await?;
-        Ok(AttemptOutcome::refused(level.as_ref(), quantity.units()))
+    pub(super) async fn refusal(
+        &self,
+        deduction: &Operation,
+    ) -> Result<AttemptOutcome, StoreError> {
+        let (sku, warehouse) = deduction.level();
+        let level = self.level(sku, warehouse).await?;
+        Ok(AttemptOutcome::refused(level.as_ref(), deduction.units()))
     }
 }
 
 /// The movement of a deduction that leaves the level `after`.
-fn sale(deduction: &Deduction, after: &StockLevel) -> Entry {
-    let delta = -deduction.quantity.units();
+fn sale(deduction: &Operation, after: &StockLevel) -> Entry {
     let (kind, key) = (MovementKind::Deducted, deduction.idempotency.as_ref());
-    let mut sale = Entry::new(deduction.operation, kind, delta, after, key);
-    sale.movement.strategy = Some(deduction.strategy.to_owned());
+    let mut sale = Entry::new(deduction.id, kind, -deduction.units(), after, key);
+    sale.movement.strategy = deduction.strategy.map(str::to_owned);
     sale.movement.remarks = deduction.remarks.clone();
     sale
 }
@@ -231,20 +231,20 @@ impl HoldStore for MemoryStore {
 
 #[async_trait]
 impl DeductionStore for MemoryStore {
-    async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
-        self.guarded_write(&deduction.clone().into()).await
+    async fn deduct(&self, deduction: &Operation) -> Result<AttemptOutcome, StoreError> {
+        self.guarded_write(deduction).await
     }
 
     async fn write_back(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         read: ReadLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
-        let place = (&deduction.sku, &deduction.warehouse);
+        let place = deduction.level();
         let mut tx = Transaction::begin(self);
         let fence_only = self.condition == WriteCondition::FenceOnly;
-        let after = read.available - deduction.quantity.units();
+        let after = read.available - deduction.units();
         let is_unchanged = |row: &Row| Some(row.level.version) == read.version;
         let allowed = |row: &Row| match condition {
             Condition::None => true,
@@ -261,8 +261,7 @@ impl DeductionStore for MemoryStore {
             (Some(after), _) => self.record(tx, deduction, &after.level, read.version).await,
             (None, Condition::None) => {
                 drop(tx);
-                self.refusal(Operation::from(deduction.clone()).first())
-                    .await
+                self.refusal(deduction).await
             }
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
             (None, Condition::Fence(fence)) => {

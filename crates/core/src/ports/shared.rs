@@ -79,7 +79,7 @@ async fn lock_and_write<S: BatchStore>(
 async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<SharedAnswer> {
     let mut left_out = HashSet::new();
     for _ in 0..ATTEMPTS {
-        let is_chosen = |operation: &&Operation| !left_out.contains(&level(operation));
+        let is_chosen = |operation: &&Operation| !left_out.contains(&operation.level());
         let plan = Plan::unread(operations.iter().filter(is_chosen), Instant::now(), 0);
         let answers = match store.write_free_levels(&plan).await {
             Ok(Some(available)) => plan.committed(&available),
@@ -125,13 +125,7 @@ async fn recorded_levels<'a, S: BatchStore>(
     let recorded = Recorded::new(&found);
     let operations = operations.iter();
     let recorded = operations.filter(|one| recorded.find(one).is_some());
-    Ok(recorded.map(level).collect())
-}
-
-/// The level of an operation of one level.
-fn level(operation: &Operation) -> (&Sku, &Warehouse) {
-    let line = operation.first();
-    (&line.sku, &line.warehouse)
+    Ok(recorded.map(Operation::level).collect())
 }
 
 /// Whether the cause may be one row, one key or one SKU's share of the connections.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use anyhow::ensure;
 use stocklock_core::model::{Decisions, Explorer, Failure, MemoryStore, Task, World, yield_once};
 use stocklock_core::ports::{AttemptOutcome, Condition, DeductionStore, LedgerReader, StoreError};
-use stocklock_core::stock::Deduction;
+use stocklock_core::stock::Operation;
 use stocklock_core::strategy::Strategy;
 
 use crate::interleavings::requests::{SKU, deduction, sku};
@@ -81,11 +81,11 @@ fn explorer_reports_a_deadlock_with_its_schedule() {
 /// Checks one read of the level, reads again and overwrites the level without a condition.
 async fn check_then_reread(
     store: &MemoryStore,
-    deduction: &Deduction,
+    deduction: &Operation,
 ) -> Result<AttemptOutcome, StoreError> {
-    let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+    let (sku, warehouse) = deduction.level();
     let first = store.level(sku, warehouse).await?;
-    if first.is_none_or(|level| level.available() < deduction.quantity.units()) {
+    if first.is_none_or(|level| level.available() < deduction.units()) {
         return Ok(AttemptOutcome::Insufficient { available: 0 });
     }
     match store.level(sku, warehouse).await? {

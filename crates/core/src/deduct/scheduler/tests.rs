@@ -7,7 +7,6 @@ use tokio::time::sleep;
 use super::*;
 use crate::ports::{AttemptOutcome, NoMetrics};
 use crate::spawn::Detached;
-use crate::stock::Deduction;
 
 mod calls;
 
@@ -59,13 +58,10 @@ impl Scene {
 
     /// A buyer of these SKUs, who waits.
     async fn buy(&self, skus: &str) -> Buyer {
-        let lines = skus.split('+').map(|sku| {
-            let one = Operation::from(Deduction::sample(sku));
-            one.lines.into_iter().next().expect("a line")
-        });
+        let lines = skus.split('+').flat_map(|sku| Operation::sample(sku).lines);
         let operation = Operation {
             lines: lines.collect(),
-            ..Deduction::sample("a").into()
+            ..Operation::sample("a")
         };
         let scheduler = Arc::clone(&self.scheduler);
         let buyer = tokio::spawn(async move { scheduler.attempt(operation).await });

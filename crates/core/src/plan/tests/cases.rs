@@ -10,8 +10,8 @@ use uuid::Uuid;
 use super::super::{Plan, Recorded, Snapshot, rules};
 use crate::ports::{AttemptOutcome, BatchAnswer};
 use crate::stock::{
-    Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey, Line, MAX_UNITS,
-    Movement, MovementKind, NEVER, Operation, OperationId, Precondition, Quantity, Remark, Remarks,
+    Caller, Change, HoldEnd, Holding, Idempotency, IdempotencyKey, Line, MAX_UNITS, Movement,
+    MovementKind, NEVER, Operation, OperationId, Precondition, Quantity, Remark, Remarks,
     RequestHash, Reversal, Scope, Setting, Sku, StockLevel, Warehouse,
 };
 
@@ -294,17 +294,16 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
             reversal.of_sale(sale.clone()).expect("lines of the sale")
         }
         _ => {
-            let mut order = Operation::from(Deduction {
-                operation,
+            let units = Quantity::try_from(rng.u32(1..4)).expect("a valid quantity");
+            let mut order = Operation {
+                id: operation,
                 caller: Caller::anonymous(),
-                sku,
-                warehouse,
-                quantity: Quantity::try_from(rng.u32(1..4)).expect("a valid quantity"),
+                lines: vec![Line::new(sku, warehouse, Change::Deduct(units))],
                 idempotency: any_key(rng),
                 remarks: Remarks::default(),
-                strategy: "group-commit",
+                strategy: Some("group-commit"),
                 deadline,
-            });
+            };
             for _ in 0..rng.usize(..3) {
                 let mut line = order.lines[0].clone();
                 line.sku = self::sku(["a", "b"][rng.usize(..2)]);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ports::AttemptOutcome;
-use crate::stock::{Deduction, Scope, Setting};
+use crate::stock::{Scope, Setting};
 
 const MAX_LINES: usize = 256;
 const MAX_IN_FLIGHT: usize = 2;
@@ -13,14 +13,10 @@ fn queues() -> Queues {
 
 /// An operation that takes units of these SKUs, which have blanks between them.
 fn operation(skus: &str) -> Operation {
-    let lines = skus.split(' ').map(|sku| {
-        let one = Operation::from(Deduction::sample(sku));
-        one.lines.into_iter().next().expect("a line")
-    });
-    let lines = lines.collect();
+    let lines = skus.split(' ').flat_map(|sku| Operation::sample(sku).lines);
     Operation {
-        lines,
-        ..Deduction::sample("a").into()
+        lines: lines.collect(),
+        ..Operation::sample("a")
     }
 }
 
