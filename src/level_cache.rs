@@ -27,7 +27,7 @@ use crate::metrics::{CacheMetrics, CachedRead};
 const MAX_SKUS: usize = 10_000;
 
 /// All levels of a SKU, or why they could not be loaded.
-pub(crate) type Loaded = Result<Arc<[StockLevel]>, Arc<StockError>>;
+pub(crate) type Loaded = Result<Arc<[StockLevel]>, StockError>;
 
 /// The cache of one replica.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl LevelCache {
         let loaded = loaded.ok().and_then(|loaded| loaded.clone());
         loaded.unwrap_or_else(|| {
             let what = "the task that loads a level ended early".to_owned();
-            Err(Arc::new(StockError::Internal { what }))
+            Err(StockError::Internal { what })
         })
     }
 
@@ -117,7 +117,7 @@ impl LevelCache {
             Ok(levels) => Ok(levels.into()),
             Err(error) => {
                 self.end_joining(&sku, &done);
-                Err(Arc::new(StockError::from(error)))
+                Err(error.into())
             }
         };
         done.send_replace(Some(loaded));

@@ -331,10 +331,10 @@ impl<'a> Plan<'a> {
     /// The answers, if the write ended with `error`. A final decision is still true. An outcome that
     /// depended on movements becomes a conflict, and its caller tries again.
     #[must_use]
-    pub fn failed(self, mut error: StoreError) -> Vec<BatchAnswer> {
+    pub fn failed(self, error: &StoreError) -> Vec<BatchAnswer> {
         let answer = |decision| match decision {
             Decision::Final(outcome) => Ok(outcome),
-            Decision::Movement(..) | Decision::Movements(_) => Err(error.share()),
+            Decision::Movement(..) | Decision::Movements(_) => Err(error.clone()),
             Decision::AfterMovements(_) => Ok(AttemptOutcome::Conflict),
         };
         self.decisions.into_iter().map(answer).collect()

@@ -26,7 +26,7 @@ mod shard;
 
 pub use audit::Audit;
 pub use deduction::Deducted;
-pub use error::{Refusal, RefusedLine, StockError};
+pub use error::{DriverError, Refusal, RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};
 pub use fence::Fence;
 pub use hold::{Ending, HoldCursor, HoldFilter, Holding, How, Late, NEVER, OpenHold, state};

@@ -44,8 +44,8 @@ enum Loaded {
     UnknownSku,
     /// Redis does not answer: why.
     NoCounter(String),
-    /// The level could not be read. The first caller takes the error, and the others a copy.
-    NotRead(Mutex<StoreError>),
+    /// The level could not be read.
+    NotRead(StoreError),
 }
 
 /// What the counter said before the first attempt.
@@ -132,7 +132,7 @@ impl Counters {
                         Loaded::UnknownSku if load.is_joined && loads == 1 => {}
                         Loaded::UnknownSku => return Ok(Asked::Refused(StockError::UnknownSku)),
                         Loaded::NoCounter(error) => return Err(unavailable(FAILS, error.clone())),
-                        Loaded::NotRead(error) => return Err(lock(error).share().into()),
+                        Loaded::NotRead(error) => return Err(error.clone().into()),
                     }
                 }
             }
@@ -196,7 +196,7 @@ impl Counters {
         let available = match levels.level(sku, warehouse).await {
             Ok(Some(level)) => level.available(),
             Ok(None) => return Loaded::UnknownSku,
-            Err(error) => return Loaded::NotRead(Mutex::new(error)),
+            Err(error) => return Loaded::NotRead(error),
         };
         let loaded = self.store.load(sku, warehouse, available, read_at).await;
         loaded.map_or_else(failed, |()| Loaded::Done)
@@ -253,7 +253,7 @@ fn text(error: &CounterError) -> String {
     }
 }
 
-/// No code panics while it holds one of these mutexes.
+/// No code panics while it holds this mutex.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,7 +48,7 @@ impl BatchStore for MemoryStore {
         let expiry = self.expiry();
         let write = Write::new(&plan, expiry.at, true);
         if let Err(error) = self.send(&write, expiry) {
-            return Ok(BatchAttempt::Answered(plan.failed(error)));
+            return Ok(BatchAttempt::Answered(plan.failed(&error)));
         }
         let written = self.put_and_commit(tx, write).await;
         Ok(attempted(plan, written, expiry))
@@ -130,7 +130,7 @@ fn attempted(plan: Plan<'_>, written: Result<Written, StoreError>, expiry: Expir
         }
         Ok(Written::Levels(_)) => BatchAttempt::Conflict,
         Ok(Written::Duplicate) => BatchAttempt::Duplicate,
-        Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
+        Err(error) => BatchAttempt::Answered(plan.failed(&error.expiring(expiry))),
     }
 }
 

@@ -57,7 +57,10 @@ async fn lock_and_write<S: BatchStore>(
             log(&error);
             return operations.iter().map(|_| SharedAnswer::Apart).collect();
         }
-        Err(error) => return failed(operations, error),
+        Err(error) => {
+            let answer = |_| SharedAnswer::Made(Err(error.clone()));
+            return operations.iter().map(answer).collect();
+        }
     };
     let answers = match attempt {
         BatchAttempt::Answered(answers) => answers,
@@ -102,7 +105,7 @@ async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<Share
                 log(&error);
                 break;
             }
-            Err(error) => plan.failed(error).into_iter().map(Some).collect(),
+            Err(error) => plan.failed(&error).into_iter().map(Some).collect(),
         };
         let mut answers = answers.into_iter();
         let answer = |operation: &Operation| {
@@ -140,11 +143,6 @@ fn may_be_of_one(error: &StoreError) -> bool {
             | StoreError::Unexpected(_)
             | StoreError::Bug(_)
     )
-}
-
-fn failed(operations: &[Operation], mut error: StoreError) -> Vec<SharedAnswer> {
-    let answer = |_| SharedAnswer::Made(Err(error.share()));
-    operations.iter().map(answer).collect()
 }
 
 /// A defect is a warning once. If it is of one row, the request concerned reports it each time.

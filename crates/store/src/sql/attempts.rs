@@ -293,7 +293,7 @@ impl<D: Dialect> SqlStore<D> {
                 BatchAttempt::Alone
             }
             Err(error) => {
-                let failed = plan.failed(error.expiring(expiry));
+                let failed = plan.failed(&error.expiring(expiry));
                 self.with_recorded(failed).await
             }
         })

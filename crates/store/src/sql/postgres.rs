@@ -70,7 +70,7 @@ impl Dialect for PostgresServer {
             }
             Err(error) if is_undone(&error) => Ok(None),
             Err(error) if write.row.key().is_some() && waited_for_the_ledger(&error) => {
-                Err(StoreError::KeyInFlight(Box::new(error)))
+                Err(StoreError::KeyInFlight(error.into()))
             }
             Err(error) => Err(in_autocommit(error)),
         }

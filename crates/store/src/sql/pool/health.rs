@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stocklock_core::ports::DriverError;
+use stocklock_core::stock::DriverError;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::statement_limit;

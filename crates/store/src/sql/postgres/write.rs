@@ -43,7 +43,7 @@ fn written(
         Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
         Err(error) if is_undone(&error) => Ok(Written::Levels(Vec::new())),
         Err(error) if write.waits && waited_for_the_ledger(&error) && write.has_key() => {
-            Err(StoreError::KeyInFlight(Box::new(error)))
+            Err(StoreError::KeyInFlight(error.into()))
         }
         Err(error) => Err(other(error)),
     }
