@@ -26,7 +26,7 @@ mod reclaim;
 mod shards;
 
 pub use answers::{
-    Adjusted, AdjustedLine, AdjustedLines, LevelSet, Ordered, OrderedLine, Reversed, ReversedLine,
+    Adjusted, AdjustedLine, AdjustedLines, Ordered, OrderedLine, Reversed, ReversedLine,
     ReversedLines,
 };
 
@@ -99,44 +99,6 @@ impl LevelService {
         }
     }
 
-    /// Sets a level; creates it if there is none.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the change.
-    pub async fn set_level(&self, change: Operation) -> Result<LevelSet, StockError> {
-        let changed = self.change(change).await?;
-        Ok(LevelSet {
-            level: changed.level.ok_or(StockError::UnknownSku)?,
-            created: changed.created,
-        })
-    }
-
-    /// Adds units to a level or takes them from it.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the adjustment.
-    pub async fn adjust(&self, adjustment: Operation) -> Result<Adjusted, StockError> {
-        self.change(adjustment).await?.try_into()
-    }
-
-    /// Adds units to levels or takes them from them, all or nothing. A transfer takes them from one, and adds
-    /// them to another.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the adjustment.
-    pub async fn adjust_lines(&self, adjustments: Operation) -> Result<AdjustedLines, StockError> {
-        Ok(self.change(adjustments).await?.into())
-    }
-
     /// Takes the units of every line, or nothing.
     ///
     /// # Errors
@@ -163,22 +125,16 @@ impl LevelService {
         answer
     }
 
-    /// Takes units of a sale back.
+    /// The operation that takes units of a sale back.
     ///
     /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the reversal.
-    pub async fn reverse(&self, reversal: Reversal) -> Result<Reversed, StockError> {
+    /// Those of the store, and of [`Reversal::of_sale`]; [`StockError::UnknownOperation`].
+    pub async fn reversal(&self, reversal: Reversal) -> Result<Operation, StockError> {
         let sold = self.store.operation(reversal.sale).await?;
         if sold.is_empty() {
             return Err(StockError::UnknownOperation);
         }
-        let by_line = sold.len() > 1 || !reversal.lines.is_empty();
-        let (sale, restock) = (reversal.sale, reversal.restock);
-        let changed = self.change(reversal.of_sale(sold)?).await?;
-        Reversed::new(changed, sale, restock, by_line)
+        reversal.of_sale(sold)
     }
 
     /// Makes an operation in its own task. Before its caller is answered, the scheduler forgets that its
@@ -266,10 +222,14 @@ async fn change_once(
     }
     let refusal = match outcome {
         AttemptOutcome::Changed(changed) => {
-            return Ok(Outcome::Done(Ok(Changed::of_line(operation, *changed))));
+            return Ok(Outcome::Done(Ok(Changed {
+                created: changed.created,
+                level: Some(changed.level),
+                ..Changed::new(operation.id, vec![changed.made], false)
+            })));
         }
         AttemptOutcome::Lines(lines) => {
-            return Ok(Outcome::Done(Ok(Changed::of_lines(operation, lines))));
+            return Ok(Outcome::Done(Ok(Changed::new(operation.id, lines, false))));
         }
         AttemptOutcome::Conflict
         | AttemptOutcome::LockLost
@@ -386,12 +346,11 @@ async fn replay(
         let movements = store.operation(recorded).await;
         movements.map_err(StoreError::outcome_unknown)?
     };
+    let lines = movements.into_iter().map(MadeLine::from).collect();
     Ok(Ok(Changed {
-        operation: recorded,
-        lines: movements.into_iter().map(MadeLine::from).collect(),
         created,
         level,
         // If it is this very operation, this request is answered for the first time.
-        replayed: recorded != operation.id,
+        ..Changed::new(recorded, lines, recorded != operation.id)
     }))
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore};
 use stocklock::stock::{
-    self, Caller, Fence, Idempotency, MAX_UNITS, Movement, OperationId, Precondition, Remark,
-    RequestHash, Reversal, Revision, Scope, Setting, Sku, StockLevel, Warehouse,
+    self, Fence, Idempotency, MAX_UNITS, Movement, Precondition, Remark, RequestHash, Reversal,
+    Revision, Scope, Setting, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::run::rng;
 
 use super::fixture::{
-    Fixture, Operations as _, adjustment, all_of, deduction, fence, idempotency, later,
-    level_change, name, place, setting, units,
+    Fixture, Operations as _, adjustment, all_of, deduction, fence, idempotency, level_change,
+    name, place, setting, units,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -88,7 +88,7 @@ impl Operation {
                 (one.level().0, one.id, one.idempotency.as_ref())
             }
             Self::Reverse(sku, reversal) => {
-                (sku, reversal.operation, reversal.idempotency.as_ref())
+                (sku, reversal.new.id, reversal.new.idempotency.as_ref())
             }
         };
         let recorded = store.recorded(sku, operation, idempotency).await;
@@ -192,17 +192,16 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
     fn reversal(&mut self, sale: stock::Operation) -> Operation {
         let quantity = self.one_of(&[None, Some(1), Some(2), Some(9)]).map(units);
         let restock = self.one_of(&[true, false]);
-        let hash = RequestHash::of_reversal(sale.id, quantity, restock, "damaged");
+        let hash = RequestHash::of_reversal(sale.id, (quantity, &[]), restock, "count");
         let reversal = Reversal {
-            operation: OperationId::mint(),
-            caller: Caller::anonymous(),
+            new: stock::Operation {
+                idempotency: self.idempotency(hash),
+                ..adjustment("a", 0)
+            },
             sale: sale.id,
             quantity,
             lines: Vec::new(),
             restock,
-            reason: Remark::parse("reason", "damaged").expect("a reason"),
-            idempotency: self.idempotency(hash),
-            deadline: later(),
         };
         Operation::Reverse(sale.level().0.clone(), reversal)
     }

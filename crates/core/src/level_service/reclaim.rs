@@ -94,19 +94,24 @@ impl Reclaims {
 }
 
 impl LevelService {
-    /// Makes an operation. If units are missing, it is made again after the due holds of its levels have ended.
-    pub(super) async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
+    /// Makes an operation, which is not a deduction of one line. If units are missing, it is made again after the
+    /// due holds of its levels have ended.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the change.
+    pub async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
         loop {
             let since = Instant::now();
             let changed = self.change_once(operation.clone()).await;
             let short: Vec<_> = match &changed {
                 Err(StockError::Lines(lines)) => lines.iter().filter_map(short_line).collect(),
                 Err(error) => {
-                    let line = operation.first();
-                    let level = (line.sku.clone(), line.warehouse.clone());
-                    missing(error)
-                        .map(|units| (level, units))
-                        .into_iter()
+                    let units = missing(error).into_iter();
+                    units
+                        .map(|units| (operation.owned_level(), units))
                         .collect()
                 }
                 Ok(_) => Vec::new(),

@@ -246,7 +246,24 @@ impl Operation {
         remarks: Remarks,
         deadline: Instant,
     ) -> Result<Self, StockError> {
-        if lines.len() > 1 && idempotency.is_none() {
+        let new = Self {
+            id: OperationId::mint(),
+            caller,
+            lines: Vec::new(),
+            idempotency,
+            remarks,
+            strategy: None,
+            deadline,
+        };
+        new.with_lines(lines)
+    }
+
+    /// The same operation, with these lines.
+    ///
+    /// # Errors
+    /// As [`Operation::of_lines`].
+    pub fn with_lines(self, lines: Vec<Line>) -> Result<Self, StockError> {
+        if lines.len() > 1 && self.idempotency.is_none() {
             return Err(StockError::KeyRequired);
         }
         // Not each once: a line may take units of each of its levels.
@@ -254,15 +271,7 @@ impl Operation {
         if levels > MAX_LINES {
             return Err(StockError::TooManyLevels { levels });
         }
-        Ok(Self {
-            id: OperationId::mint(),
-            caller,
-            lines,
-            idempotency,
-            remarks,
-            strategy: None,
-            deadline,
-        })
+        Ok(Self { lines, ..self })
     }
 
     /// A new operation of this line, without a key.

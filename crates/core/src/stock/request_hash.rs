@@ -23,18 +23,23 @@ impl RequestHash {
         ))
     }
 
-    /// The hash of a reversal. `quantity` is `None` if all units come back that are left.
+    /// The hash of a reversal of these lines of a sale, in their order. Of no lines: of so many units; `None`: all
+    /// that are left.
     #[must_use]
     pub fn of_reversal(
         sale: OperationId,
-        quantity: Option<Quantity>,
+        (quantity, lines): (Option<Quantity>, &[(i64, Option<Quantity>)]),
         restock: bool,
         reason: &str,
     ) -> Self {
-        let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
-        Self::of_lines(&format!(
-            "reverse\n{sale}\t{quantity}\t{restock}\n{reason}\n"
-        ))
+        let text = if lines.is_empty() {
+            let quantity = units(quantity);
+            format!("reverse\n{sale}\t{quantity}\t{restock}\n{reason}\n")
+        } else {
+            let lines = numbered(lines);
+            format!("reverse together\n{sale}\t{restock}\n{lines}{reason}\n")
+        };
+        Self::of_lines(&text)
     }
 
     /// The hash of deductions, or of adjustments, which are made together. A single one has the hash of the
@@ -100,24 +105,6 @@ impl RequestHash {
         Self::of_lines(&format!("replaces\n{hold}\n{:02x?}\n", self.0))
     }
 
-    /// The hash of a reversal of these lines of a sale, in their order.
-    #[must_use]
-    pub fn of_returns(
-        sale: OperationId,
-        lines: &[(i64, Option<Quantity>)],
-        restock: bool,
-        reason: &str,
-    ) -> Self {
-        let line = |(line, quantity): &(i64, Option<Quantity>)| {
-            let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
-            format!("{line}\t{quantity}\n")
-        };
-        let lines: String = lines.iter().map(line).collect();
-        Self::of_lines(&format!(
-            "reverse together\n{sale}\t{restock}\n{lines}{reason}\n"
-        ))
-    }
-
     /// The hash of a request to end lines of a hold.
     #[must_use]
     pub fn of_hold_end(
@@ -125,11 +112,7 @@ impl RequestHash {
         confirm: Option<Late>,
         lines: &[(i64, Option<Quantity>)],
     ) -> Self {
-        let line = |(line, quantity): &(i64, Option<Quantity>)| {
-            let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
-            format!("{line}\t{quantity}\n")
-        };
-        let lines: String = lines.iter().map(line).collect();
+        let lines = numbered(lines);
         let end = match confirm {
             Some(Late::Allowed) => "confirm",
             Some(Late::Refused) => "confirm in time",
@@ -141,6 +124,18 @@ impl RequestHash {
     fn of_lines(canonical: &str) -> Self {
         Self(Sha256::digest(canonical).into())
     }
+}
+
+/// Lines by their numbers, with the units of each.
+fn numbered(lines: &[(i64, Option<Quantity>)]) -> String {
+    let lines = lines.iter();
+    lines
+        .map(|(line, quantity)| format!("{line}\t{}\n", units(*quantity)))
+        .collect()
+}
+
+fn units(quantity: Option<Quantity>) -> String {
+    quantity.map_or_else(|| "all".to_owned(), |units| units.to_string())
 }
 
 #[cfg(test)]

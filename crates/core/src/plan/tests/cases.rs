@@ -277,20 +277,19 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
                 .collect();
             rng.shuffle(&mut lines);
             lines.truncate(rng.usize(0..=lines.len()));
-            let mut reversal = Reversal {
-                operation,
-                caller: Caller::anonymous(),
+            let restock = rng.bool();
+            let mut new = one_line(Change::Adjust(0), Some(reason));
+            new.idempotency = any_key(rng);
+            if sale.len() > 1 {
+                new.idempotency = Some(key(rng.u8(..3)));
+            }
+            let reversal = Reversal {
+                new,
                 sale: sale[0].operation,
                 quantity: None,
                 lines,
-                restock: rng.bool(),
-                reason,
-                idempotency: any_key(rng),
-                deadline,
+                restock,
             };
-            if sale.len() > 1 {
-                reversal.idempotency = Some(key(rng.u8(..3)));
-            }
             reversal.of_sale(sale.clone()).expect("lines of the sale")
         }
         _ => {

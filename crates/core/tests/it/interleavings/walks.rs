@@ -14,8 +14,7 @@ use stocklock_core::deduct::{RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service;
 use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, mortal, yield_once};
 use stocklock_core::stock::{
-    Caller, Deducted, Operation, OperationId, Quantity, Remark, Reversal, Shard, Sku, StockError,
-    Warehouse,
+    Deducted, Operation, OperationId, Quantity, Reversal, Shard, Sku, StockError, Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch};
 use stocklock_core::strategy::{DeductionContext, DeductionRun, Safeguards, Tier};
@@ -274,15 +273,14 @@ async fn take_back((store, scheduler, policy): Service, decisions: Decisions) ->
     }
     let sale = &sales[decisions.choose(sales.len())];
     let reversal = Reversal {
-        caller: Caller::anonymous(),
-        operation,
+        new: Operation {
+            id: operation,
+            ..adjustment(0)
+        },
         sale: sale.operation,
         quantity: [None, Some(Quantity::ONE)][decisions.choose(2)],
         lines: Vec::new(),
         restock: decisions.choose(2) == 0,
-        reason: Remark::parse("reason", "damaged").expect("a reason"),
-        idempotency: None,
-        deadline: Instant::now(),
     };
     let reversal = reversal.of_sale(vec![sale.clone()]).expect("a sale");
     let reversed = level_service::change(&store, &scheduler, &policy, &reversal).await;
