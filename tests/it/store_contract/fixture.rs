@@ -266,7 +266,8 @@ pub(crate) fn open_waiting(url: &str, pool_size: u32, wait_limit: Duration) -> A
 pub(crate) fn assert_records(sale: &Movement, order: &Operation) {
     assert_eq!(sale.operation, order.id);
     assert_eq!(sale.delta, -order.units());
-    assert_eq!(sale.remarks, order.remarks);
+    assert_eq!(sale.reason, order.remarks.reason);
+    assert_eq!(sale.reference, order.remarks.reference);
     assert_eq!(sale.strategy.as_deref(), order.strategy);
     assert_eq!((sale.read_version, &*sale.caller), (None, "anonymous"));
     let key = order.idempotency.as_ref();

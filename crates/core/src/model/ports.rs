@@ -66,7 +66,7 @@ fn sale(deduction: &Operation, after: &StockLevel) -> Entry {
     let (kind, key) = (MovementKind::Deducted, deduction.idempotency.as_ref());
     let mut sale = Entry::new(deduction.id, kind, -deduction.units(), after, key);
     sale.movement.strategy = deduction.strategy.map(str::to_owned);
-    sale.movement.remarks = deduction.remarks.clone();
+    sale.remark(&deduction.remarks);
     sale
 }
 

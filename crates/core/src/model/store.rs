@@ -126,7 +126,8 @@ impl Entry {
                 .to_owned(),
             idempotency_key: idempotency.map(|one| one.key.as_str().to_owned()),
             request_hash: idempotency.map(|one| one.hash),
-            remarks: Remarks::default(),
+            reason: None,
+            reference: None,
             reverses: None,
             returned: None,
             // No explored code reads when a movement was created.
@@ -136,6 +137,11 @@ impl Entry {
             movement,
             key: key(idempotency),
         }
+    }
+
+    pub(super) fn remark(&mut self, remarks: &Remarks) {
+        let Remarks { reason, reference } = remarks.clone();
+        (self.movement.reason, self.movement.reference) = (reason, reference);
     }
 }
 

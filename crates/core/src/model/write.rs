@@ -97,10 +97,10 @@ fn entry(movement: &PlannedMovement<'_>, level: &PlannedLevel<'_>) -> Entry {
     let after = StockLevel::empty(level.sku.clone(), level.warehouse.clone());
     let (kind, key) = (movement.kind.clone(), operation.idempotency.as_ref());
     let mut entry = Entry::new(operation.id, kind, movement.delta, &after, key);
+    entry.remark(&operation.remarks);
     let row = &mut entry.movement;
     row.read_version = movement.read_version;
     row.strategy = operation.strategy.map(str::to_owned);
-    row.remarks = operation.remarks.clone();
     row.held_delta = movement.held_delta;
     row.reverses = movement.reverses;
     row.returned = movement.returned;

@@ -127,7 +127,7 @@ impl HoldEnd {
                 by: Some(end.operation),
             }));
         }
-        let reference = held[0].remarks.reference.clone();
+        let reference = held[0].reference.clone();
         Ok(Resolved::Operation(Box::new(
             self.operation(lines, reference),
         )))

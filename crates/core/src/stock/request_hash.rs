@@ -140,7 +140,7 @@ fn units(quantity: Option<Quantity>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Count;
+    use super::super::{Count, Remark};
     use super::*;
 
     /// The first release computed this hash, and its ledgers have it.
@@ -177,7 +177,9 @@ mod tests {
             let on_hand = 7;
             [line("a", "main", Change::Count(Count { on_hand, from }))]
         };
-        let remarks = Remarks::recorded([Some("transfer".to_owned()), Some("R-1".to_owned())]);
+        let [reason, reference] =
+            ["transfer", "R-1"].map(|text| Some(Remark::recorded(text.to_owned())));
+        let remarks = Remarks { reason, reference };
         for (lines, remarks, expected) in [
             (
                 &counted(CountedFrom::Units(5))[..],

@@ -19,7 +19,7 @@ use stocklock_core::plan::{HoldLine, Plan, Snapshot};
 use stocklock_core::ports::HoldStore;
 use stocklock_core::stock::{
     Change, HoldCursor, HoldFilter, How, Movement, MovementKind, NEVER, OpenHold, Operation,
-    OperationId, Remark, Remarks, Sku, Warehouse,
+    OperationId, Remark, Sku, Warehouse,
 };
 
 rows! {
@@ -48,7 +48,7 @@ impl HoldRow {
             units: self.units,
             expires_at: self.expires_at,
             is_due: self.expires_at <= self.now,
-            reference: Remarks::recorded([None, self.reference]).reference,
+            reference: self.reference.map(Remark::recorded),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::rows::{converted, rows};
 use super::statement::{Value, values};
 use stocklock_core::plan::Plan;
 use stocklock_core::stock::{
-    Idempotency, Movement, MovementKind, Operation, OperationId, Remarks, RequestHash, Sku,
+    Idempotency, Movement, MovementKind, Operation, OperationId, Remark, RequestHash, Sku,
     StockLevel, Warehouse,
 };
 
@@ -28,7 +28,8 @@ rows! {
         caller,
         idempotency_key,
         request_hash = |request_hash: Option<Vec<u8>>| request_hash.as_deref().map(hash).transpose()?,
-        remarks = |reason: Option<String>, reference: Option<String>| Remarks::recorded([reason, reference]),
+        reason = |reason: Option<String>| reason.map(Remark::recorded),
+        reference = |reference: Option<String>| reference.map(Remark::recorded),
         reverses = |reverses: Option<Uuid>| reverses.map(OperationId),
         returned,
         created_at,
