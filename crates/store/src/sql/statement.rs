@@ -195,3 +195,26 @@ macro_rules! fetch {
     };
 }
 pub(crate) use fetch;
+
+/// The same, and what else the servers of all dialects have in common.
+macro_rules! driver {
+    ($query:expr) => {
+        $crate::sql::statement::fetch!($query);
+
+        async fn run(
+            connection: &mut Self::Connection,
+            statement: &'static str,
+        ) -> sqlx::Result<()> {
+            sqlx::Executor::execute(connection, statement)
+                .await
+                .map(drop)
+        }
+
+        fn texts() -> &'static $crate::sql::statements::Texts {
+            static TEXTS: std::sync::OnceLock<$crate::sql::statements::Texts> =
+                std::sync::OnceLock::new();
+            TEXTS.get_or_init($crate::sql::statements::Texts::of::<Self>)
+        }
+    };
+}
+pub(crate) use driver;

@@ -11,11 +11,10 @@ use super::parameters::query;
 use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
-use crate::sql::dialect::Dialect;
 use crate::sql::hosts::Hosts;
 use crate::sql::migration::{self, Exclusion, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
-use crate::sql::statement::{Statement, fetch, trusted};
+use crate::sql::statement::{driver, trusted};
 
 /// The settings of every session. sqlx sets the time zone.
 ///
@@ -109,7 +108,7 @@ impl Server for MySqlServer {
 
     type Connection = MySqlConnection;
 
-    fetch!(query);
+    driver!(query);
 
     async fn open(&self) -> sqlx::Result<MySqlConnection> {
         let open = |options: MySqlConnectOptions, others| async move {
@@ -122,14 +121,6 @@ impl Server for MySqlServer {
             Ok(connection)
         };
         self.hosts.open(open).await
-    }
-
-    async fn run(connection: &mut MySqlConnection, statement: &'static str) -> sqlx::Result<()> {
-        connection.execute(statement).await.map(drop)
-    }
-
-    fn clock() -> Statement {
-        (&Self::texts().clock).into()
     }
 }
 

@@ -4,7 +4,8 @@
 
 use sqlx::{Executor, MySqlConnection};
 
-use super::{CALLS, parameters};
+use super::{MySqlServer, parameters};
+use crate::sql::pool::Server as _;
 use crate::sql::statement::trusted;
 use crate::sql::write::{MovementRow, Write, json};
 
@@ -37,7 +38,8 @@ pub(super) fn movements(write: &Write<'_>) -> String {
 /// Fails if the session cannot call the procedures. Names no level, so it changes nothing.
 pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> {
     let nothing = |call: &str| parameters::replace(call, |text, _| text.push_str("NULL"));
-    let calls = [&CALLS.if_available, &CALLS.write_sales, &CALLS.write];
+    let texts = MySqlServer::texts();
+    let calls = [&texts.if_available, &texts.write_sales, &texts.write];
     let [one, sales, write] = calls.map(|call| nothing(call.as_str()));
     // The first argument of `write` is 1: it begins a transaction, finds nothing to write, and rolls it
     // back.
@@ -56,7 +58,7 @@ mod tests {
     /// `make bench` sends this with the database's own load tool.
     #[test]
     fn single_sql() {
-        let (sale, call) = (sale(), CALLS.if_available.as_str());
+        let (sale, call) = (sale(), MySqlServer::texts().if_available.as_str());
         insta::assert_snapshot!(with_literals(call, &sample(&sale).values()));
     }
 }
