@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
+use crate::plan::Plan;
 use crate::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore as _, Condition,
     DeductionStore, Expiry, HoldStore, LateAttempt, LedgerReader, OperationStore, ReadLevel,
@@ -37,9 +39,14 @@ impl MemoryStore {
         after: &StockLevel,
         read_version: Option<i64>,
     ) -> Result<AttemptOutcome, StoreError> {
-        let mut sale = sale(deduction, after);
-        sale.movement.read_version = read_version;
-        if !tx.insert(sale).await? {
+        let plan = Plan::unread([deduction], Instant::now(), 0);
+        let sale = Movement {
+            read_version,
+            available_after: after.available(),
+            level_version: after.version,
+            ..plan.movements[0].recorded(&plan.levels[0])
+        };
+        if !tx.insert(Entry::of(sale)).await? {
             return Ok(AttemptOutcome::Duplicate);
         }
         tx.commit().await?;
@@ -59,15 +66,6 @@ impl MemoryStore {
         let level = self.level(sku, warehouse).await?;
         Ok(AttemptOutcome::refused(level.as_ref(), deduction.units()))
     }
-}
-
-/// The movement of a deduction that leaves the level `after`.
-fn sale(deduction: &Operation, after: &StockLevel) -> Entry {
-    let (kind, key) = (MovementKind::Deducted, deduction.idempotency.as_ref());
-    let mut sale = Entry::new(deduction.id, kind, -deduction.units(), after, key);
-    sale.movement.strategy = deduction.strategy.map(str::to_owned);
-    sale.remark(&deduction.remarks);
-    sale
 }
 
 #[async_trait]

@@ -9,13 +9,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
+
 use super::explore::{Decisions, yield_once};
 use super::mutex::ModelMutex;
-use crate::plan::HoldLine;
+use crate::plan::{HoldLine, Plan, Snapshot};
 use crate::ports::StoreError;
 use crate::stock::{
-    Audit, Caller, Fence, Idempotency, Movement, MovementKind, OpenHold, OperationId, Remarks, Sku,
-    StockLevel, Warehouse,
+    Audit, Caller, Change, Count, CountedFrom, Fence, Idempotency, Line, Movement, MovementKind,
+    OpenHold, Operation, Sku, StockLevel, Warehouse,
 };
 
 /// The condition of a write under a lock.
@@ -100,48 +102,12 @@ impl Entry {
         identity(self) == identity(other) || (self.key.is_some() && self.key == other.key)
     }
 
-    /// The movement whose result is the level `after`.
-    pub(super) fn new(
-        operation: OperationId,
-        kind: MovementKind,
-        delta: i64,
-        after: &StockLevel,
-        idempotency: Option<&Idempotency>,
-    ) -> Self {
-        let movement = Movement {
-            operation,
-            line: 0,
-            sku: after.sku.clone(),
-            warehouse: after.warehouse.clone(),
-            kind,
-            delta,
-            held_delta: 0,
-            available_after: after.available(),
-            level_version: after.version,
-            read_version: None,
-            strategy: None,
-            caller: idempotency
-                .map_or_else(Caller::anonymous, |one| one.caller.clone())
-                .as_str()
-                .to_owned(),
-            idempotency_key: idempotency.map(|one| one.key.as_str().to_owned()),
-            request_hash: idempotency.map(|one| one.hash),
-            reason: None,
-            reference: None,
-            reverses: None,
-            returned: None,
-            // No explored code reads when a movement was created.
-            created_at: "1970-01-01T00:00:00Z".to_owned(),
-        };
+    pub(super) fn of(movement: Movement) -> Self {
+        let key = movement.idempotency_key.clone();
         Self {
+            key: key.map(|key| (movement.caller.clone(), key)),
             movement,
-            key: key(idempotency),
         }
-    }
-
-    pub(super) fn remark(&mut self, remarks: &Remarks) {
-        let Remarks { reason, reference } = remarks.clone();
-        (self.movement.reason, self.movement.reference) = (reason, reference);
     }
 }
 
@@ -224,11 +190,20 @@ impl MemoryStore {
             backorder_limit: 0,
             version: 1,
         };
-        let (operation, kind) = (OperationId::mint(), MovementKind::Received);
-        let received = Entry::new(operation, kind, on_hand, &level, None);
+        let from = CountedFrom::Absent;
+        let count = Change::Count(Count { on_hand, from });
+        let line = Line::new(sku.clone(), warehouse.clone(), count);
+        let created = Operation::of_line(Caller::anonymous(), line, None, Instant::now());
+        let plan = Plan::new(&Snapshot::default(), [&created], Instant::now());
+        let received = Movement {
+            kind: MovementKind::Received,
+            available_after: on_hand,
+            level_version: 1,
+            ..plan.movements[0].recorded(&plan.levels[0])
+        };
         let mut tables = self.tables();
         tables.put(Row { level, fence: None });
-        tables.ledger.push(received);
+        tables.ledger.push(Entry::of(received));
     }
 
     /// The audit of the SKU's committed level and movements in its default warehouse, without a

@@ -89,32 +89,14 @@ impl Shop {
             available.push(Some(level.available()));
             rules::put(&mut self.levels, level);
         }
-        for (planned, level) in plan.movements() {
+        for (planned, place) in plan.movements() {
             let (later, units) = plan.after(planned);
-            let level = rules::find(&self.levels, (level.sku, level.warehouse));
+            let level = rules::find(&self.levels, (place.sku, place.warehouse));
             let level = level.expect("it was written");
-            let key = planned.operation.idempotency.as_ref();
-            let key = key.filter(|_| planned.has_key);
             self.ledger.push(Movement {
-                operation: planned.operation.id,
-                line: planned.ledger_line,
-                sku: level.sku.clone(),
-                warehouse: level.warehouse.clone(),
-                kind: planned.kind.clone(),
-                delta: planned.delta,
-                held_delta: planned.held_delta,
                 available_after: level.available() - units,
                 level_version: level.version - later,
-                read_version: planned.read_version,
-                strategy: planned.operation.strategy.map(str::to_owned),
-                caller: planned.operation.caller.as_str().to_owned(),
-                idempotency_key: key.map(|one| one.key.as_str().to_owned()),
-                request_hash: key.map(|one| one.hash),
-                reason: planned.operation.remarks.reason.clone(),
-                reference: planned.operation.remarks.reference.clone(),
-                reverses: planned.reverses,
-                returned: planned.returned,
-                created_at: String::new(),
+                ..planned.recorded(place)
             });
         }
         let answers = plan.committed(&available).into_iter();
