@@ -205,7 +205,7 @@ pub(super) async fn extend(
     let hold = operation_id(&id)?;
     let lasts = milliseconds(body.parse()?.expires_in_s.unwrap_or_default())?;
     let open = api.levels.extend_hold(hold, lasts).await?;
-    let ends = open.iter().filter(|one| !one.is_due);
+    let ends = open.iter().filter(|one| !one.is_due());
     let end = ends.map(|one| one.expires_at).max();
     Ok(Json(ExtendAnswer {
         expires_at: end.and_then(time),

@@ -284,7 +284,7 @@ impl LevelService {
     ) -> Result<Vec<OpenHold>, StockError> {
         self.check_hold(hold).await?;
         let open = self.store.extend(hold, lasts).await?;
-        if open.iter().any(|one| !one.is_due) {
+        if open.iter().any(|one| !one.is_due()) {
             return Ok(open);
         }
         let (movements, ends) = self.hold_and_ends(hold).await?;

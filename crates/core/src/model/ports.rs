@@ -193,7 +193,7 @@ impl HoldStore for MemoryStore {
             let is_of = |(sku, warehouse): &(Sku, Warehouse)| {
                 one.sku == *sku && one.warehouse == *warehouse
             };
-            filter.level.as_ref().is_none_or(is_of) && (one.is_due || !filter.only_due)
+            filter.level.as_ref().is_none_or(is_of) && (one.is_due() || !filter.only_due)
         });
         Ok(open)
     }
@@ -220,7 +220,7 @@ impl HoldStore for MemoryStore {
             if one.expires_at > now {
                 one.expires_at = one.expires_at.max(ends);
             }
-            one.is_due = one.expires_at <= now;
+            one.now = now;
             found.push(one.clone());
         }
         Ok(found)

@@ -264,7 +264,7 @@ impl MemoryStore {
         let tables = self.tables();
         let open = tables.holds.values().cloned();
         let open = open.map(|one| OpenHold {
-            is_due: one.expires_at <= tables.clock,
+            now: tables.clock,
             ..one
         });
         open.collect()

@@ -86,7 +86,7 @@ fn opened((movement, level): (&PlannedMovement<'_>, &PlannedLevel<'_>)) -> Optio
         warehouse: level.warehouse.clone(),
         units: movement.held_delta,
         expires_at: movement.expires_at?,
-        is_due: false,
+        now: 0,
         reference: movement.operation.remarks.reference.clone(),
     })
 }
