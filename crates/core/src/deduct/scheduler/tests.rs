@@ -122,44 +122,6 @@ async fn assert_unknown(buyer: Buyer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn levels_waiting_for_a_slot_share_a_transaction() {
-    let (scene, mut buyers) = Scene::with_transactions().await;
-    // The others gather.
-    buyers.extend(scene.buy_all(["b", "c", "d", "b"]).await);
-    assert!(scene.end_calls(0).await.is_empty());
-    assert_eq!(scene.end_calls(1).await, ["[b, c, d, b]"]);
-    scene.end_calls(2).await;
-    assert_sold(buyers).await;
-}
-
-/// If four levels are claimed, and two transactions are in flight, a batch waits.
-#[tokio::test(start_paused = true)]
-async fn batch_of_one_level_starts_while_few_levels_are_claimed() {
-    let scene = Scene::new();
-    let mut buyers = scene.buy_all(["a", "b", "c", "v+w", "x+y"]).await;
-    buyers.extend(scene.buy_all(["d", "e", "d"]).await);
-    let first = ["1 a", "1 b", "1 c", "[v+w]", "[x+y]"];
-    assert_eq!(scene.end_calls(0).await, first);
-    // Four others are still claimed.
-    assert!(scene.end_calls(3).await.is_empty());
-    assert_eq!(scene.end_calls(1).await, ["[d, e, d]"]);
-    scene.end_calls(2).await;
-    assert_sold(buyers).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn order_shares_a_transaction_with_deductions() {
-    let scene = Scene::new();
-    let mut buyers = vec![scene.buy("a+b").await];
-    buyers.extend(scene.buy_all(["a", "b+c", "c"]).await);
-    // `c` waits for the order before it.
-    assert_eq!(scene.end_calls(0).await, ["[a+b]"]);
-    assert_eq!(scene.end_calls(1).await, ["[a, b+c, c]"]);
-    scene.end_calls(1).await;
-    assert_sold(buyers).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn level_left_out_is_written_in_its_own_transaction() {
     let (scene, mut buyers) = Scene::with_transactions().await;
     buyers.extend(scene.buy_all(["d", LOCKED, SHORT]).await);

@@ -87,16 +87,6 @@ fn operations_of_one_level_share_a_batch_in_their_order() {
 }
 
 #[test]
-fn order_shares_a_batch_with_the_operations_of_its_levels() {
-    let mut queues = queues();
-    queues.add_all(["a", "a b", "b", "c", "b c", "a"]);
-    let batch = queues.expect(["a", "a b", "b", "c", "b c", "a"]);
-    assert_eq!((batch.levels.len(), batch.counts), (3, true));
-    queues.end(batch);
-    queues.assert_empty();
-}
-
-#[test]
 fn nothing_overtakes_an_order_that_waits() {
     let mut queues = queues();
     queues.add_all(["a"]);
@@ -113,26 +103,6 @@ fn nothing_overtakes_an_order_that_waits() {
     let last = queues.expect(["c d"]);
     queues.end(last);
     queues.assert_empty();
-}
-
-#[test]
-fn wide_order_is_not_starved_by_its_levels() {
-    let mut queues = queues();
-    let mut flying = Vec::new();
-    for level in ["a", "b", "c"] {
-        queues.add_all([level]);
-        flying.push(queues.expect([level]));
-    }
-    queues.add_all(["a b c"]);
-    // Younger operations of each level keep coming.
-    for batch in flying {
-        queues.add_all(["a", "b", "c"]);
-        assert!(queues.take().is_none());
-        queues.end(batch);
-    }
-    let batch = queues.take().expect("a batch");
-    assert_eq!(texts(&batch)[0], "a b c");
-    assert_eq!(batch.operations.len(), 10);
 }
 
 #[test]
