@@ -11,9 +11,10 @@
 //! - A SKU that does not exist is cached too. A failure is not.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -83,7 +84,7 @@ impl LevelCache {
 
     /// The result of the load in progress, of a recent one, or of a new one.
     fn join_or_start(self: &Arc<Self>, sku: &Sku) -> watch::Receiver<Option<Loaded>> {
-        let mut loads = self.loads();
+        let mut loads = self.loads.lock();
         if let Some(load) = loads.get(sku)
             && let is_done = load.result.borrow().is_some()
             && (!is_done || load.began.elapsed() < self.max_age)
@@ -126,21 +127,16 @@ impl LevelCache {
     /// Lets no further request wait for this load.
     fn end_joining(&self, sku: &Sku, done: &watch::Sender<Option<Loaded>>) {
         // Only this load: a change of the level may have removed it, and another one started.
-        let mut loads = self.loads();
+        let mut loads = self.loads.lock();
         let result = loads.get(sku).map(|load| &load.result);
         if result.is_some_and(|result| result.same_channel(&done.subscribe())) {
             loads.remove(sku);
         }
     }
-
-    fn loads(&self) -> MutexGuard<'_, HashMap<Sku, Load>> {
-        // No code panics while it holds this mutex.
-        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl CachedLevels for LevelCache {
     fn forget(&self, sku: &Sku) {
-        self.loads().remove(sku);
+        self.loads.lock().remove(sku);
     }
 }

@@ -5,8 +5,9 @@
 //! counter, and the others wait for it. If a replica dies in between, the counter hides units until it expires.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::RetryPolicy;
@@ -166,7 +167,7 @@ impl Counters {
     /// Loads the counter, or waits for the load that is in flight.
     async fn load(&self, deduction: &Operation, levels: &dyn DeductionStore) -> LoadGuard<'_> {
         let level = deduction.owned_level();
-        let load = Arc::clone(lock(&self.loads).entry(level.clone()).or_default());
+        let load = Arc::clone(self.loads.lock().entry(level.clone()).or_default());
         let mut guard = LoadGuard {
             loads: &self.loads,
             level,
@@ -222,7 +223,7 @@ impl std::ops::Deref for LoadGuard<'_> {
 
 impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
-        let mut loads = lock(self.loads);
+        let mut loads = self.loads.lock();
         // If this future was cancelled, another one that waits goes on with the load.
         let has_ended = self.load.initialized() || Arc::strong_count(&self.load) == 2;
         let is_this = |load: &Load| Arc::ptr_eq(load, &self.load);
@@ -251,9 +252,4 @@ fn text(error: &CounterError) -> String {
         CounterError::Unavailable(source) => source.to_string(),
         CounterError::Busy => error.to_string(),
     }
-}
-
-/// No code panics while it holds this mutex.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,9 +9,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::ports::{AttemptOutcome, BatchAnswer};
@@ -136,8 +136,7 @@ impl SoldOut {
     fn part(&self, level: &Level) -> MutexGuard<'_, Part> {
         let number = self.hasher.hash_one(level) % PARTS as u64;
         let part = &self.parts[usize::try_from(number).expect("less than PARTS")];
-        // No code panics while it holds this mutex.
-        part.lock().unwrap_or_else(PoisonError::into_inner)
+        part.lock()
     }
 }
 

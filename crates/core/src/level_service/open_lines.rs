@@ -1,8 +1,9 @@
 //! Reads the open lines of holds. Requests that come while others are read share the next statement.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::ports::HoldStore;
@@ -52,7 +53,7 @@ impl OpenLines {
     ) -> Result<Vec<OpenHold>, StockError> {
         let (answer, answered) = oneshot::channel();
         let starts = {
-            let mut waiting = self.waiting();
+            let mut waiting = self.waiting.lock();
             waiting.holds.push((hold, answer));
             let starts = waiting.reading < MAX_READING;
             waiting.reading += usize::from(starts);
@@ -91,18 +92,13 @@ impl OpenLines {
 
     /// Those that the next statement reads. `None`: no request waits, and the task ends.
     fn next(&self) -> Option<Vec<(OperationId, Answer)>> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if waiting.holds.is_empty() {
             waiting.reading -= 1;
             return None;
         }
         let number = waiting.holds.len().min(MAX_HOLDS);
         Some(waiting.holds.drain(..number).collect())
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // No code panics while it holds this mutex.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,9 +5,10 @@
 //! less than 500 ms before. That depends on no background task.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Changed, DELETE_WAIT, LevelService};
@@ -61,13 +62,13 @@ impl Found {
 impl Reclaims {
     /// The last look-up that found no due hold of the level, if it began at most `age` ago.
     fn recent(&self, level: &Level, age: Duration) -> Option<Found> {
-        let none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
+        let none_due = self.none_due.lock();
         let found = none_due.get(level).copied();
         found.filter(|found| found.began.elapsed() < age)
     }
 
     fn remember(&self, level: Level, found: Found) {
-        let mut none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut none_due = self.none_due.lock();
         if none_due.len() >= MAX_LEVELS {
             none_due.retain(|_, found| found.began.elapsed() < MAX_AGE);
         }
@@ -77,15 +78,15 @@ impl Reclaims {
     }
 
     pub(super) fn foreign(&self) -> Option<HoldCursor> {
-        *self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.foreign.lock()
     }
 
     pub(super) fn skip_foreign(&self, last: HoldCursor) {
-        *self.foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+        *self.foreign.lock() = Some(last);
     }
 
     fn turn(&self, level: &Level) -> Turn {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         if turns.len() >= MAX_LEVELS {
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         }

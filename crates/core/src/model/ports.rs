@@ -25,7 +25,7 @@ impl MemoryStore {
     /// When an attempt expires that is sent now.
     pub(super) fn expiry(&self) -> Expiry {
         Expiry {
-            at: self.tables().clock + 1,
+            at: self.tables.lock().clock + 1,
             ..Expiry::passed()
         }
     }
@@ -77,7 +77,8 @@ impl LedgerReader for MemoryStore {
     ) -> Result<Option<StockLevel>, StoreError> {
         self.step("SELECT").await?;
         let found = self
-            .tables()
+            .tables
+            .lock()
             .row((sku, warehouse))
             .map(|row| row.level.clone());
         if found.is_none() {
@@ -95,7 +96,7 @@ impl LedgerReader for MemoryStore {
     ) -> Result<Option<Movement>, StoreError> {
         self.step("SELECT from the ledger").await?;
         let key = key(idempotency);
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let find = |wanted: &dyn Fn(&Entry) -> bool| {
             let found = tables.ledger.iter().filter(|one| wanted(one));
             found.min_by_key(|one| one.movement.line)
@@ -119,7 +120,7 @@ impl OperationStore for MemoryStore {
 
     async fn operation(&self, operation: OperationId) -> Result<Vec<Movement>, StoreError> {
         self.step("SELECT from the ledger").await?;
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let movements = tables.ledger.iter().map(|entry| &entry.movement);
         let movements = movements.filter(|one| one.operation == operation);
         let mut movements: Vec<_> = movements.cloned().collect();
@@ -157,7 +158,7 @@ impl OperationStore for MemoryStore {
     ) -> Result<LateAttempt, StoreError> {
         self.step("BEGIN after the expiry").await?;
         {
-            let mut tables = self.tables();
+            let mut tables = self.tables.lock();
             tables.clock = tables.clock.max(expiry.at);
         }
         let mut tx = Transaction::begin(self);
@@ -212,7 +213,7 @@ impl HoldStore for MemoryStore {
         lasts: Option<i64>,
     ) -> Result<Vec<OpenHold>, StoreError> {
         self.step("UPDATE the hold").await?;
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let now = tables.clock;
         let ends = lasts.map_or(NEVER, |lasts| now + lasts);
         let mut found = Vec::new();

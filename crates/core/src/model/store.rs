@@ -7,8 +7,9 @@
 //! The database's clock stands still until a task waits for an attempt to expire, or a test moves it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::explore::{Decisions, yield_once};
@@ -44,7 +45,7 @@ pub struct Faults {
 /// The model database; clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    tables: Arc<Mutex<Tables>>,
+    pub(super) tables: Arc<Mutex<Tables>>,
     pub(super) condition: WriteCondition,
     /// Whether a write checks that its attempt has not expired.
     pub(super) checks_expiry: bool,
@@ -150,7 +151,7 @@ impl MemoryStore {
     /// Lets these faults happen.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
-        self.tables().faults = faults;
+        self.tables.lock().faults = faults;
         self
     }
 
@@ -201,7 +202,7 @@ impl MemoryStore {
             level_version: 1,
             ..plan.movements[0].recorded(&plan.levels[0])
         };
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         tables.put(Row { level, fence: None });
         tables.ledger.push(Entry::of(received));
     }
@@ -213,7 +214,7 @@ impl MemoryStore {
     /// If there is no such SKU.
     #[must_use]
     pub fn audit_now(&self, sku: &Sku) -> Audit {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let warehouse = Warehouse::default();
         let row = tables.row((sku, &warehouse)).expect("the SKU exists");
         let sum = |sold: bool| -> i64 {
@@ -243,14 +244,14 @@ impl MemoryStore {
     /// The fence of the last write under a lock in the SKU's default warehouse, without a step.
     #[must_use]
     pub fn fence_now(&self, sku: &Sku) -> Option<Fence> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let row = tables.row((sku, &Warehouse::default()));
         row.and_then(|row| row.fence.clone())
     }
 
     /// Sets the held units of the SKU in its default warehouse, without a step.
     pub fn hold(&self, sku: &Sku, units: i64) {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let row = tables.row((sku, &Warehouse::default())).cloned();
         if let Some(mut row) = row {
             row.level.held = units;
@@ -261,7 +262,7 @@ impl MemoryStore {
     /// The open lines of holds, without a step.
     #[must_use]
     pub fn holds_now(&self) -> Vec<OpenHold> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let open = tables.holds.values().cloned();
         let open = open.map(|one| OpenHold {
             now: tables.clock,
@@ -273,7 +274,7 @@ impl MemoryStore {
     /// The ledger, oldest movement first, without a step.
     #[must_use]
     pub fn movements_now(&self) -> Vec<Movement> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let movements = tables.ledger.iter().map(|entry| entry.movement.clone());
         movements.collect()
     }
@@ -289,7 +290,7 @@ impl MemoryStore {
     /// The committed levels of a SKU, in warehouse order, without a step.
     #[must_use]
     pub fn levels_now(&self, sku: &Sku) -> Vec<StockLevel> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let levels = tables.levels.iter().map(|row| row.level.clone());
         let mut found: Vec<_> = levels.filter(|level| level.sku == *sku).collect();
         found.sort_by(|a, b| a.warehouse.cmp(&b.warehouse));
@@ -300,13 +301,18 @@ impl MemoryStore {
     pub(super) fn lock(&self, name: String) -> ModelMutex {
         let decisions = self.any_order.then_some(&self.decisions);
         let new = || ModelMutex::new(decisions);
-        self.tables().locks.entry(name).or_insert_with(new).clone()
+        self.tables
+            .lock()
+            .locks
+            .entry(name)
+            .or_insert_with(new)
+            .clone()
     }
 
     /// Moves the clock at some later step, so that the attempts expire that were sent before.
     pub async fn pass_time(&self) {
         self.pause("time passes").await;
-        self.tables().clock += 1;
+        self.tables.lock().clock += 1;
     }
 
     /// A step that cannot fail.
@@ -341,7 +347,7 @@ impl MemoryStore {
 
     /// Decides between no fault, which is 0, and the other options, while `left` is not zero.
     fn fault(&self, left: impl Fn(&mut Faults) -> &mut u32, options: usize) -> usize {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let left = left(&mut tables.faults);
         if *left == 0 {
             return 0;
@@ -349,9 +355,5 @@ impl MemoryStore {
         let fault = self.decisions.choose_fault(options);
         *left -= u32::from(fault > 0);
         fault
-    }
-
-    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

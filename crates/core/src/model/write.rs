@@ -117,7 +117,7 @@ impl MemoryStore {
         }
         let written = available.iter().flatten().count();
         if written == 0 || (write.is_whole && written < write.levels.len()) {
-            if self.tables().clock >= write.expires_at {
+            if self.tables.lock().clock >= write.expires_at {
                 self.decisions.note("a write has expired");
             }
             return Ok(Written::Levels(vec![None; available.len()]));

@@ -141,7 +141,7 @@ impl Claims {
 
     /// The place of a level among those that are claimed.
     fn place(&self, row: &(Sku, Warehouse)) -> usize {
-        let number = self.scheduler.queues().number((&row.0, &row.1));
+        let number = self.scheduler.queues.lock().number((&row.0, &row.1));
         let mut levels = self.levels.iter();
         levels
             .position(|level| *level == number)
@@ -219,7 +219,7 @@ impl Claims {
                 () = sleep.sleep(*wait_limit / 8) => {}
             }
             if mem::take(&mut self.counts) {
-                let mut queues = self.scheduler.queues();
+                let mut queues = self.scheduler.queues.lock();
                 queues.end_count();
                 self.scheduler.start(queues);
             }
@@ -237,7 +237,7 @@ impl Claims {
         };
         let mut late = Vec::new();
         {
-            let mut queues = self.scheduler.queues();
+            let mut queues = self.scheduler.queues.lock();
             for number in &self.levels {
                 late.extend(std::iter::from_fn(|| queues.pop_before(*number, time)));
             }
@@ -254,7 +254,7 @@ fn split(waiting: Vec<Waiting>) -> (Vec<Operation>, Vec<Caller>) {
 
 impl Drop for Claims {
     fn drop(&mut self) {
-        let mut queues = self.scheduler.queues();
+        let mut queues = self.scheduler.queues.lock();
         for waiting in self.back.drain(..) {
             queues.put_back(waiting);
         }

@@ -82,7 +82,7 @@ async fn number_of_levels_is_bounded() {
     let sold_out = SoldOut::default();
     let remembered = || -> usize {
         let parts = sold_out.parts.iter();
-        parts.map(|part| part.lock().unwrap().len()).sum()
+        parts.map(|part| part.lock().len()).sum()
     };
     let sell_out = |number| {
         let one = Operation::sample(&format!("sku-{number}"));
