@@ -52,6 +52,8 @@ pub struct Changed {
     /// The level after the change, if the operation changed one level. `None` if this was rebuilt from
     /// the ledger, and the level was not set.
     pub level: Option<StockLevel>,
+    /// The strategy that protected it, if this was rebuilt from the ledger, and it is a deduction of one line.
+    pub strategy: Option<String>,
     /// Whether this answers a retry of an earlier request.
     pub replayed: bool,
 }
@@ -192,21 +194,34 @@ async fn change_once(
     unknown: Option<Expiry>,
 ) -> Result<Outcome<Changed>, StoreError> {
     let outcome = scheduler.attempt(operation.clone()).await?;
-    let key = operation.idempotency.as_ref();
     let was_made = matches!(
         outcome,
         AttemptOutcome::Changed(_) | AttemptOutcome::Lines(_)
     );
-    // If an earlier attempt happened, this one finds the last units taken, has nothing left to write, or
-    // fails its precondition.
-    let may_be_recorded = outcome == AttemptOutcome::Duplicate || (key.is_some() && !was_made);
-    let line = operation.first();
     // A setting that changes nothing records no movement, so it may have been made by an earlier
     // attempt.
-    let is_answered = was_made && !matches!(line.change, Change::Set(_));
+    let is_answered = was_made && !matches!(operation.first().change, Change::Set(_));
+    // If an earlier attempt happened, this one finds the last units taken, has nothing left to write, or
+    // fails its precondition.
+    let may_be_recorded = operation.idempotency.is_some() && !was_made;
+    let asks = (unknown.is_some() && !is_answered) || may_be_recorded;
+    settle(store, policy, operation, (outcome, asks), unknown).await
+}
+
+/// What an attempt means for its request. `asks`: whether an earlier one may have made the operation, so that the
+/// ledger decides.
+pub(crate) async fn settle(
+    store: &dyn OperationStore,
+    policy: &RetryPolicy,
+    operation: &Operation,
+    (outcome, asks): (AttemptOutcome, bool),
+    unknown: Option<Expiry>,
+) -> Result<Outcome<Changed>, StoreError> {
+    let line = operation.first();
     let recorded = match &outcome {
         AttemptOutcome::Recorded(movement) => Some(movement.as_ref().clone()),
-        _ if (unknown.is_some() && !is_answered) || may_be_recorded => {
+        _ if asks || outcome == AttemptOutcome::Duplicate => {
+            let key = operation.idempotency.as_ref();
             let found = store.recorded(&line.sku, operation.id, key).await;
             if outcome == AttemptOutcome::Duplicate {
                 // The ledger has it, so an error of this read is no refusal.
@@ -241,6 +256,7 @@ async fn change_once(
     let Some(expiry) = unknown else {
         return Ok(Outcome::Done(Err(refusal)));
     };
+    // No refusal is definite while an earlier attempt was made or can still be made.
     Ok(
         match late_attempt(store, policy, operation, expiry).await? {
             LateAttempt::Recorded(movement) => {
@@ -337,7 +353,7 @@ async fn replay(
     } else {
         None
     };
-    let recorded = movement.operation;
+    let (recorded, strategy) = (movement.operation, movement.strategy.clone());
     // An operation that set an existing level has read it.
     let created = is_set && movement.read_version.is_none();
     let movements = if operation.is_single() {
@@ -350,6 +366,7 @@ async fn replay(
     Ok(Ok(Changed {
         created,
         level,
+        strategy,
         // If it is this very operation, this request is answered for the first time.
         ..Changed::new(recorded, lines, recorded != operation.id)
     }))

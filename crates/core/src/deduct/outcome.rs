@@ -88,8 +88,8 @@ async fn wait_for(policy: &RetryPolicy, expiry: Expiry) {
 }
 
 /// What became of earlier attempts, when the last of them has expired. Only then is a refusal definite.
-pub(crate) async fn late_attempt<S: OperationStore + ?Sized>(
-    store: &S,
+pub(crate) async fn late_attempt(
+    store: &dyn OperationStore,
     policy: &RetryPolicy,
     operation: &Operation,
     expiry: Expiry,

@@ -16,11 +16,12 @@ impl Changed {
             lines,
             created: false,
             level: None,
+            strategy: None,
             replayed,
         }
     }
 
-    fn only_line(mut self) -> MadeLine {
+    pub(crate) fn only_line(mut self) -> MadeLine {
         self.lines.pop().expect("an operation has a line")
     }
 }
