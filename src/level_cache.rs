@@ -22,7 +22,7 @@ use stocklock_core::ports::CachedLevels;
 use stocklock_core::stock::{Sku, StockError, StockLevel};
 use stocklock_store::Store;
 
-use crate::metrics::{CacheMetrics, CachedRead};
+use crate::metrics::CacheMetrics;
 
 /// How many SKUs one replica caches.
 const MAX_SKUS: usize = 10_000;
@@ -89,11 +89,7 @@ impl LevelCache {
             && let is_done = load.result.borrow().is_some()
             && (!is_done || load.began.elapsed() < self.max_age)
         {
-            self.metrics.read(if is_done {
-                CachedRead::Hit
-            } else {
-                CachedRead::Waited
-            });
+            self.metrics.read(if is_done { "hit" } else { "waited" });
             return load.result.clone();
         }
         if loads.len() >= MAX_SKUS {
@@ -112,7 +108,7 @@ impl LevelCache {
     }
 
     async fn run(self: Arc<Self>, sku: Sku, done: watch::Sender<Option<Loaded>>) {
-        self.metrics.read(CachedRead::Miss);
+        self.metrics.read("miss");
         self.metrics.load();
         let loaded = match self.store.levels_of(&sku).await {
             Ok(levels) => Ok(levels.into()),
