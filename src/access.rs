@@ -4,9 +4,10 @@
 //! them again every few seconds. If the database is away, the last ones stay valid.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use stocklock_core::access::{ApiKey, Scope, SecretHash, Token};
@@ -103,7 +104,7 @@ pub(crate) enum Denied {
 impl KeyRing {
     /// Replaces the keys by those that were read from `at` on. Buckets stay, unless their limit has changed.
     pub(crate) fn replace(&self, list: KeyList, at: Instant) {
-        let mut loaded = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = self.0.write();
         let mut before = loaded.take().map(|loaded| loaded.keys).unwrap_or_default();
         let known = |key: ApiKey| {
             let bucket = before.remove(&key.id).and_then(|known| known.bucket);
@@ -123,13 +124,13 @@ impl KeyRing {
 
     /// Whether a key can be used now. `None` if they are not loaded yet.
     pub(crate) fn has_valid(&self) -> Option<bool> {
-        let loaded = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.0.read();
         let loaded = loaded.as_ref()?;
         Some(loaded.keys.values().any(KnownKey::is_valid))
     }
 
     fn age(&self) -> Option<Duration> {
-        let loaded = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.0.read();
         loaded.as_ref().map(|loaded| loaded.at.elapsed())
     }
 
@@ -144,7 +145,7 @@ impl KeyRing {
 
     /// The same for a request that was admitted and goes on: it takes no token.
     pub(crate) fn check(&self, key: Option<&str>, needs: Scope) -> Result<Grant, Denied> {
-        let loaded = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let loaded = self.0.read();
         let loaded = loaded.as_ref().ok_or(Denied::NotLoaded)?;
         let token = Token::parse(key.ok_or(Denied::NoKey)?).ok_or(Denied::InvalidKey)?;
         let known = loaded.keys.get(token.id).ok_or(Denied::InvalidKey)?;

@@ -11,9 +11,10 @@
 //! - A SKU that does not exist is cached too. A failure is not.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -21,13 +22,13 @@ use stocklock_core::ports::CachedLevels;
 use stocklock_core::stock::{Sku, StockError, StockLevel};
 use stocklock_store::Store;
 
-use crate::metrics::{CacheMetrics, CachedRead};
+use crate::metrics::CacheMetrics;
 
 /// How many SKUs one replica caches.
 const MAX_SKUS: usize = 10_000;
 
 /// All levels of a SKU, or why they could not be loaded.
-pub(crate) type Loaded = Result<Arc<[StockLevel]>, Arc<StockError>>;
+pub(crate) type Loaded = Result<Arc<[StockLevel]>, StockError>;
 
 /// The cache of one replica.
 #[derive(Debug)]
@@ -77,22 +78,18 @@ impl LevelCache {
         let loaded = loaded.ok().and_then(|loaded| loaded.clone());
         loaded.unwrap_or_else(|| {
             let what = "the task that loads a level ended early".to_owned();
-            Err(Arc::new(StockError::Internal { what }))
+            Err(StockError::Internal { what })
         })
     }
 
     /// The result of the load in progress, of a recent one, or of a new one.
     fn join_or_start(self: &Arc<Self>, sku: &Sku) -> watch::Receiver<Option<Loaded>> {
-        let mut loads = self.loads();
+        let mut loads = self.loads.lock();
         if let Some(load) = loads.get(sku)
             && let is_done = load.result.borrow().is_some()
             && (!is_done || load.began.elapsed() < self.max_age)
         {
-            self.metrics.read(if is_done {
-                CachedRead::Hit
-            } else {
-                CachedRead::Waited
-            });
+            self.metrics.read(if is_done { "hit" } else { "waited" });
             return load.result.clone();
         }
         if loads.len() >= MAX_SKUS {
@@ -111,13 +108,13 @@ impl LevelCache {
     }
 
     async fn run(self: Arc<Self>, sku: Sku, done: watch::Sender<Option<Loaded>>) {
-        self.metrics.read(CachedRead::Miss);
+        self.metrics.read("miss");
         self.metrics.load();
         let loaded = match self.store.levels_of(&sku).await {
             Ok(levels) => Ok(levels.into()),
             Err(error) => {
                 self.end_joining(&sku, &done);
-                Err(Arc::new(StockError::from(error)))
+                Err(error.into())
             }
         };
         done.send_replace(Some(loaded));
@@ -126,21 +123,16 @@ impl LevelCache {
     /// Lets no further request wait for this load.
     fn end_joining(&self, sku: &Sku, done: &watch::Sender<Option<Loaded>>) {
         // Only this load: a change of the level may have removed it, and another one started.
-        let mut loads = self.loads();
+        let mut loads = self.loads.lock();
         let result = loads.get(sku).map(|load| &load.result);
         if result.is_some_and(|result| result.same_channel(&done.subscribe())) {
             loads.remove(sku);
         }
     }
-
-    fn loads(&self) -> MutexGuard<'_, HashMap<Sku, Load>> {
-        // No code panics while it holds this mutex.
-        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl CachedLevels for LevelCache {
     fn forget(&self, sku: &Sku) {
-        self.loads().remove(sku);
+        self.loads.lock().remove(sku);
     }
 }

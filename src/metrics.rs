@@ -24,7 +24,7 @@ mod lag;
 mod locks;
 
 use audits::AuditGauges;
-pub(crate) use cache::{CacheMetrics, CachedRead};
+pub(crate) use cache::CacheMetrics;
 pub(crate) use lag::Lag;
 pub use locks::LockMetrics;
 

@@ -12,10 +12,11 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::panic;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use prometheus_client::metrics::counter::Counter;
 
 mod traces;
@@ -112,7 +113,7 @@ struct Waiting {
 
 impl LogQueue {
     fn push(&self, line: Vec<u8>) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if waiting.bytes + line.len() > QUEUE_BYTES {
             self.dropped.inc();
             return;
@@ -130,28 +131,22 @@ impl LogQueue {
             if output.write_all(&line).is_err() {
                 self.dropped.inc();
             }
-            self.waiting().bytes -= line.len();
+            self.waiting.lock().bytes -= line.len();
             self.changed.notify_all();
         }
     }
 
     fn next_line(&self) -> Vec<u8> {
         let is_empty = |waiting: &mut Waiting| waiting.lines.is_empty();
-        let waiting = self.changed.wait_while(self.waiting(), is_empty);
-        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
+        self.changed.wait_while(&mut waiting, is_empty);
         waiting.lines.pop_front().expect("it is not empty")
     }
 
     fn wait_until_written(&self, limit: Duration) {
         let is_waiting = |waiting: &mut Waiting| waiting.bytes > 0;
-        let waited = self
-            .changed
-            .wait_timeout_while(self.waiting(), limit, is_waiting);
-        drop(waited);
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut waiting = self.waiting.lock();
+        self.changed.wait_while_for(&mut waiting, is_waiting, limit);
     }
 }
 
@@ -180,7 +175,7 @@ mod tests {
             log.push(vec![b'x'; QUEUE_BYTES / 4]);
         }
         assert_eq!(log.dropped.get(), 2);
-        assert_eq!(log.waiting().bytes, QUEUE_BYTES);
+        assert_eq!(log.waiting.lock().bytes, QUEUE_BYTES);
     }
 
     /// Cannot write some lines, and sends the others.
@@ -219,6 +214,6 @@ mod tests {
         let log = LogQueue::default();
         log.push("line\n".into());
         log.wait_until_written(Duration::from_millis(1));
-        assert_eq!(log.waiting().bytes, 5);
+        assert_eq!(log.waiting.lock().bytes, 5);
     }
 }

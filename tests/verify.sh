@@ -23,7 +23,7 @@ export TEST_SEED=$SEED TEST_BINARY=$target/dist/stocklock
 checks='
 load | fairness | | --test-threads=1 full::load:: full::abandoned_reads::
 load | logging | | --test-threads=1 logging::full::
-load | times | TEST_TIMES=exact | --test-threads=1 failover:: database_killed:: database_unreachable:: lock_server_killed:: wakeups:: redis_permits:: keys::change_of_keys
+load | times | TEST_TIMES=exact | --test-threads=1 failover:: database_killed:: database_unreachable:: lock_server_killed:: wakeups:: dead_waiters_cost_their_patience_once keys::change_of_keys
 page | page | | page::full::
 schemathesis | schemathesis | TEST_EXAMPLES=1000 | schemathesis::
 rules | late-messages | | late_messages:: late_transactions:: attempt_that_waits

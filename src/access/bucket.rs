@@ -3,8 +3,7 @@
 //! Written by hand, because the crate `governor` lets no request through that is larger than the burst. So a
 //! batch of 1,000 lines would need a burst of 1,000.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use stocklock_core::access::RateLimit;
@@ -48,7 +47,7 @@ impl TokenBucket {
 
     /// Adds tokens, and those for the time since the last call. Returns how many there are.
     fn add(&self, tokens: f64, now: Instant) -> f64 {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let (left, at) = *state;
         let passed = now.saturating_duration_since(at).as_secs_f64();
         let full = f64::from(self.limit.burst);

@@ -54,7 +54,7 @@ impl Replica {
         let line = Line::new(lab_sku(), Warehouse::default(), setting);
         let reason = Remark::parse("reason", "seeded by the lab").ok();
         let change = Operation::of_line(Caller::anonymous(), line, reason, api.deadline());
-        match api.levels.set_level(change).await {
+        match api.levels.change(change).await {
             Ok(_) | Err(StockError::Refused(Refusal::PreconditionFailed)) => Ok(()),
             Err(error) => Err(error),
         }

@@ -63,7 +63,7 @@ impl EventBody {
             before: event.before,
             available: movement.available_after,
             crossed,
-            reference: movement.remarks.reference.map(Into::into),
+            reference: movement.reference.map(Into::into),
         }
     }
 }

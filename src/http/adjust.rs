@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::headers::{idempotency, idempotent_replayed};
+use super::headers::{answer, idempotency};
 use super::keys::Granted;
 use super::levels::new_sku;
 use super::order_lines::has_lines;
@@ -85,10 +84,8 @@ pub(super) async fn adjust(
     let body = body.parse()?;
     check_delta("delta", body.delta)?;
     let adjustment = adjustments(&api, body.of_sku(sku), (&headers, grant))?;
-    let operation = adjustment.id;
-    let adjusted = api.levels.adjust(adjustment).await;
-    let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
-    Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
+    let made = (adjustment.id, api.levels.change(adjustment).await);
+    answer(made, Adjusted::from)
 }
 
 /// Adjustments that are made together.
@@ -148,10 +145,8 @@ pub(super) async fn adjust_lines(
     body: StrictJson<AdjustmentsBody>,
 ) -> Result<impl IntoResponse, ApiError> {
     let adjustments = adjustments(&api, body.parse()?, (&headers, grant))?;
-    let operation = adjustments.id;
-    let adjusted = api.levels.adjust_lines(adjustments).await;
-    let adjusted = adjusted.map_err(|error| ApiError::of_operation(operation, error))?;
-    Ok((idempotent_replayed(adjusted.replayed), Json(adjusted)))
+    let made = (adjustments.id, api.levels.change(adjustments).await);
+    answer(made, AdjustedLines::from)
 }
 
 fn adjustments(

@@ -245,12 +245,12 @@ impl Order {
         let order = self.operation(how)?;
         let operation = order.id;
         let refused = |error| ApiError::of_operation(operation, error);
-        let Some(deduction) = order.to_deduction(how.strategy.name()) else {
+        if !order.is_single() {
             // Boxed, because a deduction of one line would reserve its space too.
             let ordering = Box::pin(api.levels.order(order));
             return ordering.await.map(Taken::Lines).map_err(refused);
-        };
-        let deducting = api.deductor.deduct(how.strategy, deduction, how.safeguards);
+        }
+        let deducting = api.deductor.deduct(how.strategy, order, how.safeguards);
         let deducted = deducting.await.map_err(refused)?;
         Ok(if by_line {
             Taken::Lines(deducted.into())
@@ -271,11 +271,15 @@ impl Order {
             key,
             hash: RequestHash::of_operation(&lines, &remarks),
         });
-        let order = Operation::of_lines(self.caller, lines, idempotency, remarks, how.deadline)?;
-        Ok(Operation {
-            // Whatever protects a single line.
-            strategy: Some(Strategy::GroupCommit.name()),
-            ..order
-        })
+        let mut order =
+            Operation::of_lines(self.caller, lines, idempotency, remarks, how.deadline)?;
+        // The strategy protects a single line.
+        let protected_by = if order.is_single() {
+            how.strategy
+        } else {
+            Strategy::GroupCommit
+        };
+        order.strategy = Some(protected_by.name());
+        Ok(order)
     }
 }

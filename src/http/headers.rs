@@ -1,9 +1,15 @@
 //! The headers of requests and responses: entity tags, `Idempotency-Key`, `Idempotent-Replayed`.
 
+use axum::Json;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::IntoResponse;
+use serde::Serialize;
 
 use super::ApiError;
-use stocklock_core::stock::{Caller, Idempotency, IdempotencyKey, RequestHash, Revision};
+use stocklock_core::level_service::Changed;
+use stocklock_core::stock::{
+    Caller, Idempotency, IdempotencyKey, OperationId, RequestHash, Revision, StockError,
+};
 
 /// The caller's name for a request, which makes the request safe to retry.
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -40,6 +46,15 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyK
 /// `Idempotent-Replayed: true`, for an answer that repeats the answer to an earlier request.
 pub(super) fn idempotent_replayed(replayed: bool) -> Option<[(&'static str, &'static str); 1]> {
     replayed.then_some([("idempotent-replayed", "true")])
+}
+
+/// The answer to a request that has made an operation.
+pub(super) fn answer<T: Serialize>(
+    (operation, made): (OperationId, Result<Changed, StockError>),
+    body: impl FnOnce(Changed) -> T,
+) -> Result<impl IntoResponse, ApiError> {
+    let made = made.map_err(|error| ApiError::of_operation(operation, error))?;
+    Ok((idempotent_replayed(made.replayed), Json(body(made))))
 }
 
 /// `revision` as an `ETag`.

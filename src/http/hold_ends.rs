@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::extract::operation_id;
-use super::headers::{idempotency, idempotent_replayed};
+use super::headers::{answer, idempotency};
 use super::holds::{Lasts, milliseconds, seconds, time};
 use super::keys::Granted;
 use super::reverse::distinct_lines;
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::access::Grant;
 use stocklock_core::level_service::{Confirmed, Released};
-use stocklock_core::stock::{HoldEnd, Late, OperationId, Quantity, RequestHash};
+use stocklock_core::stock::{HoldEnd, Late, Operation, Quantity, Remarks, RequestHash};
 
 /// Units of a hold to sell.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -82,10 +82,8 @@ pub(super) async fn confirm(
     });
     let lines = lines.transpose()?.unwrap_or_default();
     let end = hold_end(&api, &id, Some(late), lines, (&headers, grant))?;
-    let operation = end.operation;
-    let confirmed = api.levels.confirm(end).await;
-    let confirmed = confirmed.map_err(|error| ApiError::of_operation(operation, error))?;
-    Ok((idempotent_replayed(confirmed.replayed), Json(confirmed)))
+    let (hold, made) = (end.hold, (end.new.id, api.levels.end_hold(end).await));
+    answer(made, move |made| Confirmed::new(made, hold))
 }
 
 /// Units of a hold to give back.
@@ -136,10 +134,8 @@ pub(super) async fn release(
         lines.map(|lines| distinct_lines(lines.iter().map(|one| (one.line, None)).collect()));
     let lines = lines.transpose()?.unwrap_or_default();
     let end = hold_end(&api, &id, None, lines, (&headers, grant))?;
-    let operation = end.operation;
-    let released = api.levels.release(end).await;
-    let released = released.map_err(|error| ApiError::of_operation(operation, error))?;
-    Ok((idempotent_replayed(released.replayed), Json(released)))
+    let (hold, made) = (end.hold, (end.new.id, api.levels.end_hold(end).await));
+    answer(made, move |made| Released::new(&made, hold))
 }
 
 fn optional<T: Default + for<'de> Deserialize<'de>>(body: StrictJson<T>) -> Result<T, ApiError> {
@@ -159,14 +155,13 @@ fn hold_end(
     let hold = operation_id(id)?;
     grant.charge_lines(lines.len().max(1));
     let hash = RequestHash::of_hold_end(hold, confirm, &lines);
+    let idempotency = idempotency(headers, &grant.caller, hash)?;
+    let (caller, remarks) = (grant.caller, Remarks::default());
     Ok(HoldEnd {
-        operation: OperationId::mint(),
+        new: Operation::of_lines(caller, Vec::new(), idempotency, remarks, api.deadline())?,
         hold,
         confirm,
         lines,
-        idempotency: idempotency(headers, &grant.caller, hash)?,
-        caller: grant.caller,
-        deadline: api.deadline(),
     })
 }
 
@@ -210,7 +205,7 @@ pub(super) async fn extend(
     let hold = operation_id(&id)?;
     let lasts = milliseconds(body.parse()?.expires_in_s.unwrap_or_default())?;
     let open = api.levels.extend_hold(hold, lasts).await?;
-    let ends = open.iter().filter(|one| !one.is_due);
+    let ends = open.iter().filter(|one| !one.is_due());
     let end = ends.map(|one| one.expires_at).max();
     Ok(Json(ExtendAnswer {
         expires_at: end.and_then(time),

@@ -200,6 +200,7 @@ pub(super) struct OpenHoldBody {
 
 impl From<OpenHold> for OpenHoldBody {
     fn from(open: OpenHold) -> Self {
+        let state = if open.is_due() { "expired" } else { "held" };
         Self {
             id: open.hold.to_string(),
             line: open.line,
@@ -207,7 +208,7 @@ impl From<OpenHold> for OpenHoldBody {
             warehouse: open.warehouse.into(),
             quantity: open.units,
             expires_at: time(open.expires_at),
-            state: if open.is_due { "expired" } else { "held" },
+            state,
         }
     }
 }
@@ -327,7 +328,7 @@ impl HoldState {
         movements: &[Movement],
     ) -> Result<Self, ApiError> {
         let mut open = api.levels.open_lines(hold).await?;
-        open.retain(|one| !one.is_due);
+        open.retain(|one| !one.is_due());
         let ends = api.store.children(hold).await?;
         let made = movements
             .iter()

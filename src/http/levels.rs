@@ -332,10 +332,7 @@ async fn read(api: &Api, sku: &Sku, cached: bool) -> Result<Vec<StockLevel>, Api
     if !cached {
         return Ok(api.store.levels_of(sku).await?);
     }
-    match api.level_cache.levels_of(sku).await {
-        Ok(levels) => Ok(levels.to_vec()),
-        Err(error) => Err(ApiError::from(&*error)),
-    }
+    Ok(api.level_cache.levels_of(sku).await?.to_vec())
 }
 
 /// The SKU in the path of a read. An invalid SKU answers 404, like a missing one.

@@ -14,79 +14,11 @@ use stocklock_core::stock::{
     LedgerCursor, Movement, MovementFilter, MovementKind, Remark, Sku, StockError, Warehouse,
 };
 
-/// One row of the ledger.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct MovementBody {
-    /// The id of the operation.
-    id: String,
-    /// Its line in the operation, from 0. A return has the line of its sale, the end of a hold that of the hold.
-    line: i64,
-    /// The SKU.
-    sku: String,
-    /// The warehouse.
-    warehouse: String,
-    /// `received`, `deducted`, `adjusted`, `returned`, `held`, `released` or `expired`. A later release may have recorded other kinds.
-    kind: String,
-    /// Units added; negative for a sale.
-    delta: i64,
-    /// Units set aside; negative if they are no longer.
-    held_delta: i64,
-    /// Units available after the movement.
-    available_after: i64,
-    /// The version of the level after the movement: its place in the order of the level's commits, without
-    /// gaps.
-    level_version: i64,
-    /// The version that a read-check-write strategy or a PUT had read. Two movements with the same
-    /// version are a lost update.
-    read_version: Option<i64>,
-    /// The strategy of a deduction.
-    strategy: Option<String>,
-    /// Who sent the request.
-    caller: String,
-    /// The Idempotency-Key of the request. Only the first line of an operation has it.
-    idempotency_key: Option<String>,
-    /// The reason of a change that is not a deduction.
-    reason: Option<String>,
-    /// The external reference.
-    reference: Option<String>,
-    /// The id of the sale, if units of it came back; of the hold, if it ended.
-    reverses: Option<String>,
-    /// How many units came back. They are in `delta` only if they are on hand again.
-    returned: Option<i64>,
-    /// When it was recorded: RFC 3339, UTC.
-    created_at: String,
-}
-
-impl From<Movement> for MovementBody {
-    fn from(movement: Movement) -> Self {
-        Self {
-            id: movement.operation.to_string(),
-            line: movement.line,
-            sku: movement.sku.into(),
-            warehouse: movement.warehouse.into(),
-            kind: movement.kind.as_str().to_owned(),
-            delta: movement.delta,
-            held_delta: movement.held_delta,
-            available_after: movement.available_after,
-            level_version: movement.level_version,
-            read_version: movement.read_version,
-            strategy: movement.strategy,
-            caller: movement.caller,
-            idempotency_key: movement.idempotency_key,
-            reason: movement.remarks.reason.map(Remark::into),
-            reference: movement.remarks.reference.map(Remark::into),
-            reverses: movement.reverses.map(|sale| sale.to_string()),
-            returned: movement.returned,
-            created_at: movement.created_at,
-        }
-    }
-}
-
 /// A page of the ledger.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MovementPage {
     /// Newest first. Those of one warehouse are in the order of their commits.
-    movements: Vec<MovementBody>,
+    movements: Vec<Movement>,
     /// The `cursor` parameter for the next page; `null` on the last page.
     next_cursor: Option<String>,
 }
@@ -151,7 +83,7 @@ pub(super) async fn movements(
         return Err(StockError::UnknownSku.into());
     }
     Ok(Json(MovementPage {
-        movements: page.movements.into_iter().map(MovementBody::from).collect(),
+        movements: page.movements,
         next_cursor: page.next.map(|cursor| cursor.to_string()),
     }))
 }

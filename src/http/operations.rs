@@ -11,7 +11,6 @@ use utoipa::{IntoParams, ToSchema};
 use super::extract::operation_id;
 use super::holds::HoldState;
 use super::keys::Granted;
-use super::movements::MovementBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NoFields, StrictQuery, openapi, remark};
 use stocklock_core::stock::{
@@ -31,7 +30,7 @@ pub(super) struct OperationBody {
     /// What to do about an `unknown` operation; `null` if it is `committed`.
     advice: Option<&'static str>,
     /// What was committed, newest operation first, with all lines of each.
-    movements: Vec<MovementBody>,
+    movements: Vec<Movement>,
     /// The `cursor` parameter for the next page; `null` on the last page.
     next_cursor: Option<String>,
     /// What has become of it, if it is one operation, and a hold.
@@ -48,7 +47,7 @@ impl OperationBody {
         size: PageSize,
     ) -> Result<Json<Self>, ApiError> {
         let mut movements = api.store.operations(of).await?;
-        let is_other = |it: &Movement| it.remarks.reference.as_ref() != reference;
+        let is_other = |it: &Movement| it.reference.as_ref() != reference;
         if reference.is_some() && movements.iter().any(is_other) {
             // The key belongs to another operation.
             movements.clear();
@@ -86,7 +85,7 @@ impl OperationBody {
         Ok(Json(Self {
             status,
             advice,
-            movements: movements.into_iter().map(MovementBody::from).collect(),
+            movements,
             next_cursor,
             hold,
         }))

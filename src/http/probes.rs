@@ -1,6 +1,6 @@
 //! `/healthz`, `/readyz` and `/metrics`, for load balancers and monitoring.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use parking_lot::Mutex;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -35,7 +36,7 @@ impl Readiness {
     /// # Cancel safety
     /// The future may be dropped. The question ends with the last probe that waits for it.
     fn join_or_ask(&self, ask: impl FnOnce() -> Question) -> Shared<Question> {
-        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.0.lock();
         let joined = asked.as_ref().and_then(WeakShared::upgrade);
         if let Some(question) = joined.filter(|question| question.peek().is_none()) {
             return question;

@@ -15,7 +15,7 @@
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,6 +24,7 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::CompressionLevel;
@@ -247,7 +248,7 @@ fn log(error: &ApiError, request_id: &str, route: &(Method, Uri), outages: &Mute
             tracing::warn!(request_id, %method, path, code, cause, "request failed");
         }
         StatusCode::SERVICE_UNAVAILABLE if error.cause.is_some() => {
-            let mut outages = outages.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut outages = outages.lock();
             if let Some(left_out) = outages.admit(Instant::now()) {
                 tracing::warn!(request_id, %method, path, code, cause, left_out, "request failed");
             }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
@@ -10,7 +9,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::extract::operation_id;
-use super::headers::{idempotency, idempotent_replayed};
+use super::headers::{answer, idempotency};
 use super::keys::Granted;
 use super::order_lines::has_lines;
 use super::{
@@ -20,7 +19,7 @@ use super::{
 use crate::access::Grant;
 use stocklock_core::level_service::Reversed;
 use stocklock_core::stock::{
-    MAX_LINE_NUMBER, OperationId, Quantity, Remark, RequestHash, Reversal,
+    MAX_LINE_NUMBER, Operation, OperationId, Quantity, Remark, Remarks, RequestHash, Reversal,
 };
 
 /// Units of a sale that come back.
@@ -81,10 +80,14 @@ pub(super) async fn reverse(
     body: StrictJson<ReverseBody>,
 ) -> Result<impl IntoResponse, ApiError> {
     let reversal = reversal(&api, operation_id(&id)?, body.parse()?, (&headers, grant))?;
-    let operation = reversal.operation;
-    let reversed = api.levels.reverse(reversal).await;
-    let reversed = reversed.map_err(|error| ApiError::of_operation(operation, error))?;
-    Ok((idempotent_replayed(reversed.replayed()), Json(reversed)))
+    let (sale, restock, names_lines) =
+        (reversal.sale, reversal.restock, !reversal.lines.is_empty());
+    let reversal = api.levels.reversal(reversal).await?;
+    let by_line = names_lines || reversal.lines.len() > 1;
+    let made = (reversal.id, api.levels.change(reversal).await);
+    answer(made, move |made| {
+        Reversed::new(made, sale, restock, by_line)
+    })
 }
 
 fn reversal(
@@ -102,20 +105,21 @@ fn reversal(
         .map(|lines| return_lines(&lines, quantity))
         .transpose()?;
     grant.charge_lines(lines.as_ref().map_or(1, Vec::len));
-    let hash = match &lines {
-        None => RequestHash::of_reversal(sale, quantity, restock, reason.as_str()),
-        Some(lines) => RequestHash::of_returns(sale, lines, restock, reason.as_str()),
+    let lines = lines.unwrap_or_default();
+    let units = (quantity, &lines[..]);
+    let hash = RequestHash::of_reversal(sale, units, restock, reason.as_str());
+    let idempotency = idempotency(headers, &grant.caller, hash)?;
+    let remarks = Remarks {
+        reason: Some(reason),
+        ..Remarks::default()
     };
+    let deadline = api.deadline();
     Ok(Reversal {
-        operation: OperationId::mint(),
-        idempotency: idempotency(headers, &grant.caller, hash)?,
-        caller: grant.caller,
+        new: Operation::of_lines(grant.caller, Vec::new(), idempotency, remarks, deadline)?,
         sale,
         quantity,
-        lines: lines.unwrap_or_default(),
+        lines,
         restock,
-        reason,
-        deadline: api.deadline(),
     })
 }
 

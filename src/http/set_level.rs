@@ -89,16 +89,17 @@ pub(super) async fn set_level(
     let scope = order.scope();
     let change = change(&api, sku, order, (&headers, grant))?;
     let operation = change.id;
-    let set = api.levels.set_level(change).await;
+    let set = api.levels.change(change).await;
     let set = set.map_err(|error| refusal(operation, error))?;
-    let revision = revision_after(&*api.store, &set.level, scope).await;
+    let level = set.level.ok_or(StockError::UnknownSku)?;
+    let revision = revision_after(&*api.store, &level, scope).await;
     let status = if set.created {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
     let etag = revision.as_ref().map(etag);
-    Ok((status, etag, Json(LevelBody::from(set.level))))
+    Ok((status, etag, Json(LevelBody::from(level))))
 }
 
 /// If the outcome is unknown, advises to read the level: a retry could overwrite the changes of

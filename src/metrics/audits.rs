@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -58,18 +59,13 @@ impl AuditGauges {
             .map(|audit| audit.drift().unsigned_abs() + audit.held_drift().unsigned_abs());
         let oversold = audits.iter().map(|audit| audit.oversold().unsigned_abs());
         let units = [drift.sum(), oversold.sum()];
-        let mut findings = self.lock();
+        let mut findings = self.0.lock();
         findings.any = true;
         if units == [0, 0] {
             findings.skus.remove(sku);
         } else if findings.skus.len() < MAX_SKUS || findings.skus.contains_key(sku) {
             findings.skus.insert(sku.clone(), units);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Findings> {
-        // No code panics while it holds this mutex.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,7 +78,7 @@ struct AuditGauge {
 
 impl EncodeMetric for AuditGauge {
     fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        let findings = self.findings.lock();
+        let findings = self.findings.0.lock();
         if !findings.any {
             return Ok(());
         }
@@ -95,6 +91,6 @@ impl EncodeMetric for AuditGauge {
     }
 
     fn is_empty(&self) -> bool {
-        !self.findings.lock().any
+        !self.findings.0.lock().any
     }
 }

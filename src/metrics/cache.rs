@@ -6,17 +6,6 @@ use prometheus_client::registry::Registry;
 
 use super::{Counters, Labels, counters};
 
-/// How a request for a cached level was handled. Each request counts once, before it waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CachedRead {
-    /// The cache had the level.
-    Hit,
-    /// The cache did not have the level, and the request began to load it.
-    Miss,
-    /// Another request was loading the level, so the request waits for it.
-    Waited,
-}
-
 /// The metrics of the cached levels. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheMetrics {
@@ -41,12 +30,9 @@ impl CacheMetrics {
         Self { reads, loads }
     }
 
-    pub(crate) fn read(&self, read: CachedRead) {
-        let result = match read {
-            CachedRead::Hit => "hit",
-            CachedRead::Miss => "miss",
-            CachedRead::Waited => "waited",
-        };
+    /// Counts a request before it waits. `result` is `hit`; `miss`, if it began to load the level; or `waited`, if
+    /// another request was loading it.
+    pub(crate) fn read(&self, result: &'static str) {
         self.reads.get_or_create(&[("result", result)]).inc();
     }
 

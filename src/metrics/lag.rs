@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -24,23 +25,18 @@ impl<K: Copy + Eq + Hash + fmt::Debug + Send + 'static> Lag<K> {
 
     /// The oldest work of this task that is not done is there since then.
     pub(crate) fn set(&self, task: K, since: Instant) {
-        self.lock().insert(task, since);
+        self.0.lock().insert(task, since);
     }
 
     /// This task has no more work, or does not work any more.
     pub(crate) fn clear(&self, task: K) {
-        self.lock().remove(&task);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Instant>> {
-        // No code panics while it holds this mutex.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&task);
     }
 }
 
 impl<K: Copy + Eq + Hash + fmt::Debug + Send + 'static> EncodeMetric for Lag<K> {
     fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        let since = self.lock().values().min().copied();
+        let since = self.0.lock().values().min().copied();
         let seconds = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
         ConstGauge::new(seconds).encode(encoder)
     }

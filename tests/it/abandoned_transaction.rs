@@ -134,14 +134,14 @@ async fn stores_keep_acknowledged_sales_after_abandoned_requests(
         // one statement.
         let polls = request % 3 + 1;
         if abandon(store.deduct(&dropped), polls).await {
-            abandoned.insert(dropped.operation);
+            abandoned.insert(dropped.id);
         } else {
-            acknowledged.insert(dropped.operation);
+            acknowledged.insert(dropped.id);
         }
         let deduction = deduction("a", 1);
         let attempt = once_free(async || store.deduct(&deduction).await).await;
         assert_matches!(attempt, AttemptOutcome::Deducted { .. });
-        acknowledged.insert(deduction.operation);
+        acknowledged.insert(deduction.id);
     }
     store.close().await;
 

@@ -10,7 +10,6 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
 use stocklock::ports::{Expiry, LateAttempt, StoreError};
-use stocklock::stock::Operation;
 use stocklock_testkit::run::{number, rng};
 use stocklock_testkit::{assert_matches, eventually};
 use tokio::time::{Instant, sleep};
@@ -175,7 +174,7 @@ async fn dead_attempt_is_never_committed_on_galera() {
     until_found(&mut other, migrated).await;
     let (decisions, mut dead) = (number("TEST_DECISIONS", 10), 0);
     for attempt in 0..decisions {
-        let order = Operation::from(deduction("raw", 1));
+        let order = deduction("raw", 1);
         let [prepared, taken] = if attempt % 4 < 2 {
             [
                 "REPLACE INTO stock (sku, warehouse, on_hand, version) VALUES ('raw', 'main', 1, 1)",

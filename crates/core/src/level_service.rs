@@ -26,7 +26,7 @@ mod reclaim;
 mod shards;
 
 pub use answers::{
-    Adjusted, AdjustedLine, AdjustedLines, LevelSet, Ordered, OrderedLine, Reversed, ReversedLine,
+    Adjusted, AdjustedLine, AdjustedLines, Ordered, OrderedLine, Reversed, ReversedLine,
     ReversedLines,
 };
 
@@ -52,6 +52,8 @@ pub struct Changed {
     /// The level after the change, if the operation changed one level. `None` if this was rebuilt from
     /// the ledger, and the level was not set.
     pub level: Option<StockLevel>,
+    /// The strategy that protected it, if this was rebuilt from the ledger, and it is a deduction of one line.
+    pub strategy: Option<String>,
     /// Whether this answers a retry of an earlier request.
     pub replayed: bool,
 }
@@ -99,44 +101,6 @@ impl LevelService {
         }
     }
 
-    /// Sets a level; creates it if there is none.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the change.
-    pub async fn set_level(&self, change: Operation) -> Result<LevelSet, StockError> {
-        let changed = self.change(change).await?;
-        Ok(LevelSet {
-            level: changed.level.ok_or(StockError::UnknownSku)?,
-            created: changed.created,
-        })
-    }
-
-    /// Adds units to a level or takes them from it.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the adjustment.
-    pub async fn adjust(&self, adjustment: Operation) -> Result<Adjusted, StockError> {
-        self.change(adjustment).await?.try_into()
-    }
-
-    /// Adds units to levels or takes them from them, all or nothing. A transfer takes them from one, and adds
-    /// them to another.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the adjustment.
-    pub async fn adjust_lines(&self, adjustments: Operation) -> Result<AdjustedLines, StockError> {
-        Ok(self.change(adjustments).await?.into())
-    }
-
     /// Takes the units of every line, or nothing.
     ///
     /// # Errors
@@ -163,22 +127,16 @@ impl LevelService {
         answer
     }
 
-    /// Takes units of a sale back.
+    /// The operation that takes units of a sale back.
     ///
     /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the reversal.
-    pub async fn reverse(&self, reversal: Reversal) -> Result<Reversed, StockError> {
+    /// Those of the store, and of [`Reversal::of_sale`]; [`StockError::UnknownOperation`].
+    pub async fn reversal(&self, reversal: Reversal) -> Result<Operation, StockError> {
         let sold = self.store.operation(reversal.sale).await?;
         if sold.is_empty() {
             return Err(StockError::UnknownOperation);
         }
-        let by_line = sold.len() > 1 || !reversal.lines.is_empty();
-        let (sale, restock) = (reversal.sale, reversal.restock);
-        let changed = self.change(reversal.of_sale(sold)?).await?;
-        Reversed::new(changed, sale, restock, by_line)
+        reversal.of_sale(sold)
     }
 
     /// Makes an operation in its own task. Before its caller is answered, the scheduler forgets that its
@@ -236,21 +194,34 @@ async fn change_once(
     unknown: Option<Expiry>,
 ) -> Result<Outcome<Changed>, StoreError> {
     let outcome = scheduler.attempt(operation.clone()).await?;
-    let key = operation.idempotency.as_ref();
     let was_made = matches!(
         outcome,
         AttemptOutcome::Changed(_) | AttemptOutcome::Lines(_)
     );
-    // If an earlier attempt happened, this one finds the last units taken, has nothing left to write, or
-    // fails its precondition.
-    let may_be_recorded = outcome == AttemptOutcome::Duplicate || (key.is_some() && !was_made);
-    let line = operation.first();
     // A setting that changes nothing records no movement, so it may have been made by an earlier
     // attempt.
-    let is_answered = was_made && !matches!(line.change, Change::Set(_));
+    let is_answered = was_made && !matches!(operation.first().change, Change::Set(_));
+    // If an earlier attempt happened, this one finds the last units taken, has nothing left to write, or
+    // fails its precondition.
+    let may_be_recorded = operation.idempotency.is_some() && !was_made;
+    let asks = (unknown.is_some() && !is_answered) || may_be_recorded;
+    settle(store, policy, operation, (outcome, asks), unknown).await
+}
+
+/// What an attempt means for its request. `asks`: whether an earlier one may have made the operation, so that the
+/// ledger decides.
+pub(crate) async fn settle(
+    store: &dyn OperationStore,
+    policy: &RetryPolicy,
+    operation: &Operation,
+    (outcome, asks): (AttemptOutcome, bool),
+    unknown: Option<Expiry>,
+) -> Result<Outcome<Changed>, StoreError> {
+    let line = operation.first();
     let recorded = match &outcome {
         AttemptOutcome::Recorded(movement) => Some(movement.as_ref().clone()),
-        _ if (unknown.is_some() && !is_answered) || may_be_recorded => {
+        _ if asks || outcome == AttemptOutcome::Duplicate => {
+            let key = operation.idempotency.as_ref();
             let found = store.recorded(&line.sku, operation.id, key).await;
             if outcome == AttemptOutcome::Duplicate {
                 // The ledger has it, so an error of this read is no refusal.
@@ -266,10 +237,14 @@ async fn change_once(
     }
     let refusal = match outcome {
         AttemptOutcome::Changed(changed) => {
-            return Ok(Outcome::Done(Ok(Changed::of_line(operation, *changed))));
+            return Ok(Outcome::Done(Ok(Changed {
+                created: changed.created,
+                level: Some(changed.level),
+                ..Changed::new(operation.id, vec![changed.made], false)
+            })));
         }
         AttemptOutcome::Lines(lines) => {
-            return Ok(Outcome::Done(Ok(Changed::of_lines(operation, lines))));
+            return Ok(Outcome::Done(Ok(Changed::new(operation.id, lines, false))));
         }
         AttemptOutcome::Conflict
         | AttemptOutcome::LockLost
@@ -281,6 +256,7 @@ async fn change_once(
     let Some(expiry) = unknown else {
         return Ok(Outcome::Done(Err(refusal)));
     };
+    // No refusal is definite while an earlier attempt was made or can still be made.
     Ok(
         match late_attempt(store, policy, operation, expiry).await? {
             LateAttempt::Recorded(movement) => {
@@ -377,7 +353,7 @@ async fn replay(
     } else {
         None
     };
-    let recorded = movement.operation;
+    let (recorded, strategy) = (movement.operation, movement.strategy.clone());
     // An operation that set an existing level has read it.
     let created = is_set && movement.read_version.is_none();
     let movements = if operation.is_single() {
@@ -386,12 +362,12 @@ async fn replay(
         let movements = store.operation(recorded).await;
         movements.map_err(StoreError::outcome_unknown)?
     };
+    let lines = movements.into_iter().map(MadeLine::from).collect();
     Ok(Ok(Changed {
-        operation: recorded,
-        lines: movements.into_iter().map(MadeLine::from).collect(),
         created,
         level,
+        strategy,
         // If it is this very operation, this request is answered for the first time.
-        replayed: recorded != operation.id,
+        ..Changed::new(recorded, lines, recorded != operation.id)
     }))
 }

@@ -186,6 +186,34 @@ impl PlannedMovement<'_> {
         &self.operation.lines[self.line].change
     }
 
+    /// The row of the ledger, without what the write computes: `available_after` and `level_version`. For tests.
+    #[cfg(any(test, feature = "model"))]
+    pub(crate) fn recorded(&self, level: &PlannedLevel<'_>) -> Movement {
+        let operation = self.operation;
+        let key = operation.idempotency.as_ref().filter(|_| self.has_key);
+        Movement {
+            operation: operation.id,
+            line: self.ledger_line,
+            sku: level.sku.clone(),
+            warehouse: level.warehouse.clone(),
+            kind: self.kind.clone(),
+            delta: self.delta,
+            held_delta: self.held_delta,
+            available_after: 0,
+            level_version: 0,
+            read_version: self.read_version,
+            strategy: operation.strategy.map(str::to_owned),
+            caller: operation.caller.as_str().to_owned(),
+            idempotency_key: key.map(|one| one.key.as_str().to_owned()),
+            request_hash: key.map(|one| one.hash),
+            reason: operation.remarks.reason.clone(),
+            reference: operation.remarks.reference.clone(),
+            reverses: self.reverses,
+            returned: self.returned,
+            created_at: "1970-01-01T00:00:00Z".to_owned(),
+        }
+    }
+
     /// What it makes of its level, if so many units are available then.
     fn made(&self, level: &PlannedLevel<'_>, remaining: i64) -> MadeLine {
         MadeLine {
@@ -331,10 +359,10 @@ impl<'a> Plan<'a> {
     /// The answers, if the write ended with `error`. A final decision is still true. An outcome that
     /// depended on movements becomes a conflict, and its caller tries again.
     #[must_use]
-    pub fn failed(self, mut error: StoreError) -> Vec<BatchAnswer> {
+    pub fn failed(self, error: &StoreError) -> Vec<BatchAnswer> {
         let answer = |decision| match decision {
             Decision::Final(outcome) => Ok(outcome),
-            Decision::Movement(..) | Decision::Movements(_) => Err(error.share()),
+            Decision::Movement(..) | Decision::Movements(_) => Err(error.clone()),
             Decision::AfterMovements(_) => Ok(AttemptOutcome::Conflict),
         };
         self.decisions.into_iter().map(answer).collect()

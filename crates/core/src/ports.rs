@@ -29,4 +29,4 @@ pub use shared::{SharedAnswer, write_shared};
 pub use store::{
     CachedLevels, Condition, DeductionStore, HoldStore, LedgerReader, OperationStore, ReadLevel,
 };
-pub use store_error::{DriverError, StoreError};
+pub use store_error::StoreError;

@@ -25,8 +25,8 @@ mod reversal;
 mod shard;
 
 pub use audit::Audit;
-pub use deduction::{Deducted, Deduction};
-pub use error::{Refusal, RefusedLine, StockError};
+pub use deduction::Deducted;
+pub use error::{DriverError, Refusal, RefusedLine, StockError};
 pub use event::{Crossing, Event, EventCursor, EventPage};
 pub use fence::Fence;
 pub use hold::{Ending, HoldCursor, HoldFilter, Holding, How, Late, NEVER, OpenHold, state};

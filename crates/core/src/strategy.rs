@@ -12,7 +12,7 @@ use std::str::FromStr;
 use crate::names::named;
 pub use crate::ports::Dependency;
 use crate::ports::{AttemptOutcome, CounterMethod, StoreError};
-use crate::stock::{Deduction, StockError};
+use crate::stock::{Operation, StockError};
 
 mod available;
 mod card;
@@ -110,7 +110,7 @@ impl Strategy {
     pub(crate) fn known_refusal(
         self,
         context: &DeductionContext,
-        deduction: &Deduction,
+        deduction: &Operation,
     ) -> Option<StockError> {
         match self {
             Self::GroupCommit => group_commit::known_refusal(context, deduction),

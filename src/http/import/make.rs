@@ -7,7 +7,7 @@ use tokio::task::yield_now;
 
 use super::super::{Api, ApiError};
 use super::{Answer, Answered, REPLAYED, Row};
-use stocklock_core::level_service::{Levels, preview};
+use stocklock_core::level_service::{Changed, Levels, preview};
 use stocklock_core::stock::{Change, Count, CountedFrom, Operation, StockError};
 
 /// How many rows of an import are in progress at the same time, if the replica may have many writes.
@@ -73,8 +73,9 @@ pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
 async fn make_row(api: &Api, row: Operation) -> Answer {
     let (id, code) = (row.id, code(&row));
     let deadline = api.deadline();
-    let made = api.levels.import(Operation { deadline, ..row }).await;
-    answer(code, made).map_err(|error| ApiError::of_operation(id, error))
+    let made = api.levels.change(Operation { deadline, ..row }).await;
+    let version = |made: Changed| Some(made.level.filter(|_| !made.replayed)?.version);
+    answer(code, made.map(version)).map_err(|error| ApiError::of_operation(id, error))
 }
 
 /// Finds out what would become of the rows of a chunk.

@@ -246,10 +246,9 @@ impl Purchases {
         let movements = ledger.movements(sku).await;
         let mut recorded = BTreeMap::<String, Vec<(String, i64)>>::new();
         for sale in movements.iter().filter(|it| it.strategy.is_some()) {
-            let [_, reference] = sale.remarks.texts();
-            let reference = reference.expect("each order has one").to_owned();
+            let reference = sale.reference.clone().expect("each order has one");
             let sale = (sale.operation.to_string(), -sale.delta);
-            recorded.entry(reference).or_default().push(sale);
+            recorded.entry(reference.into()).or_default().push(sale);
         }
         let mut operations = BTreeSet::new();
         for purchase in self.all {

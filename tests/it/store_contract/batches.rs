@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Deduction, Remark, Remarks, RequestHash};
+use stocklock::stock::{Operation, Remark, Remarks, RequestHash};
 use stocklock_testkit::assert_matches;
 use tokio::time::{Instant, timeout};
 
@@ -21,12 +21,12 @@ fn outcomes(answers: Vec<Attempt>) -> Vec<AttemptOutcome> {
     answers.map(|answer| answer.expect("no error")).collect()
 }
 
-async fn all(fixture: &Fixture, batch: &[Deduction]) -> Vec<AttemptOutcome> {
+async fn all(fixture: &Fixture, batch: &[Operation]) -> Vec<AttemptOutcome> {
     all_of(fixture, batch, false).await
 }
 
-async fn all_of(fixture: &Fixture, batch: &[Deduction], read_first: bool) -> Vec<AttemptOutcome> {
-    outcomes(fixture.deductions().deduct_all(batch, read_first).await)
+async fn all_of(fixture: &Fixture, batch: &[Operation], read_first: bool) -> Vec<AttemptOutcome> {
+    outcomes(fixture.deductions().write_batch(batch, read_first).await)
 }
 
 /// The batch has asked the ledger.
@@ -35,11 +35,11 @@ fn short(available: i64) -> AttemptOutcome {
 }
 
 #[track_caller]
-fn assert_recorded(outcome: &AttemptOutcome, first: &Deduction) {
+fn assert_recorded(outcome: &AttemptOutcome, first: &Operation) {
     let AttemptOutcome::Recorded(movement) = outcome else {
         panic!("not found in the ledger: {outcome:?}");
     };
-    assert_eq!(movement.operation, first.operation);
+    assert_eq!(movement.operation, first.id);
 }
 
 /// How deductions from several levels are sent.
@@ -69,7 +69,7 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
         vec![deduction("C", 3)],
         vec![
             deduction_with_key("a", 3, "it's\"K\\1\""),
-            Deduction {
+            Operation {
                 remarks,
                 ..deduction("a", 2)
             },
@@ -97,7 +97,7 @@ async fn each_of_a_batch_is_recorded_with_all_its_fields(
     for ((batch, sold), left) in batches.iter().zip(sold).zip(left) {
         let expected = left.iter().copied().map(committed).collect::<Vec<_>>();
         assert_eq!(sold, expected);
-        let movements = fixture.assert_in_order(batch[0].sku.as_str()).await;
+        let movements = fixture.assert_in_order(batch[0].level().0.as_str()).await;
         let created = movements.last().expect("the creation");
         for ((sale, order), available) in movements.iter().rev().skip(1).zip(batch).zip(left) {
             assert_records(sale, order);
@@ -144,7 +144,7 @@ async fn repeated_key_is_answered_from_the_first(#[values(SQLITE, MYSQL, POSTGRE
     let sold = all(&fixture, std::slice::from_ref(&recorded)).await;
     assert_eq!(sold, [committed(4)]);
     let first = deduction_with_key("a", 1, "new");
-    let other_lines = Deduction {
+    let other_lines = Operation {
         idempotency: Some(idempotency("new", RequestHash([7; 32]))),
         ..deduction("a", 1)
     };
@@ -178,7 +178,7 @@ async fn many_rows_of_any_length_fit_into_a_batch(
     let orders = (0..256).map(|number| {
         let key = format!("{number:0>255}");
         let reference = Some(Remark::parse("reference", &*long).unwrap());
-        Deduction {
+        Operation {
             remarks: Remarks {
                 reference,
                 ..Remarks::default()
@@ -205,7 +205,7 @@ async fn key_in_flight_holds_up_no_other_of_its_batch(#[values(Mysql, Postgres)]
         deduction_with_key("a", 1, "K"),
         deduction("a", 1),
     ];
-    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
+    let answers = timeout(SOON, fixture.store.write_batch(&batch, false)).await;
     let answers = answers.expect("bounded");
     assert_eq!(*answers[0].as_ref().unwrap(), committed(4));
     assert_matches!(answers[1], Err(StoreError::KeyInFlight(_)));
@@ -223,7 +223,7 @@ async fn key_recorded_during_the_batch_fails_no_other(#[values(Mysql, Postgres)]
     let mut first = Raw::recording_key(backend, &fixture.url).await;
     let batch = [deduction_with_key("a", 1, "K"), deduction("a", 1)];
     let store = fixture.store.clone();
-    let batch = tokio::spawn(async move { store.deduct_all(&batch, false).await });
+    let batch = tokio::spawn(async move { store.write_batch(&batch, false).await });
     fixture.until_waiting().await;
     first.run("COMMIT").await.unwrap();
     let outcomes = outcomes(timeout(SOON, batch).await.expect("soon").unwrap());
@@ -243,7 +243,7 @@ async fn deduction_without_time_left_fails_no_other(
     #[values(SQLITE, MYSQL, POSTGRES, MODEL)] on: On,
 ) {
     let fixture = Fixture::with(on, "a", 5).await;
-    let late = Deduction {
+    let late = Operation {
         deadline: Instant::now(),
         ..deduction("a", 1)
     };
@@ -262,9 +262,9 @@ async fn batch_that_waits_past_its_expiry_takes_nothing(
     let fixture = Fixture::with(backend, "a", 5).await;
     let rival = Rival::holding_stock(backend, &fixture.url).await;
     let deadline = Instant::now() + Duration::from_millis(400);
-    let batch = [deduction("a", 1), deduction("a", 1)].map(|order| Deduction { deadline, ..order });
+    let batch = [deduction("a", 1), deduction("a", 1)].map(|order| Operation { deadline, ..order });
     let store = fixture.store.clone();
-    let waiting = tokio::spawn(async move { store.deduct_all(&batch, false).await });
+    let waiting = tokio::spawn(async move { store.write_batch(&batch, false).await });
     tokio::time::sleep_until(deadline).await;
     rival.let_go().await;
     let answers = outcomes(timeout(SOON, waiting).await.expect("soon").unwrap());
@@ -283,9 +283,9 @@ async fn deductions_and_others_share_a_batch(
 ) {
     let fixture = Fixture::with(on, "a", 1).await;
     let batch = [
-        deduction("a", 1).into(),
+        deduction("a", 1),
         adjustment("a", 2),
-        deduction("a", 2).into(),
+        deduction("a", 2),
         adjustment("a", -1),
     ];
     let answers = fixture.deductions().write_batch(&batch, read_first);

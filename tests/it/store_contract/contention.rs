@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Deduction, Precondition, Refusal, Warehouse};
+use stocklock::stock::{Operation, Precondition, Refusal, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, WAIT_LIMIT, committed, creation, deduction,
-    deduction_with_key, level_change, name, open, open_waiting, setting, start_deduction,
+    Fixture, Raw, SOON, WAIT_LIMIT, committed, creation, deduction, deduction_with_key,
+    level_change, name, open, open_waiting, setting, start_deduction,
 };
 use crate::support::rival::{Rival, until_found};
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
@@ -56,7 +56,7 @@ async fn attempt_that_waits_past_its_expiry_takes_nothing(
     } else {
         deduction("a", 1)
     };
-    let waiting = start_deduction(&fixture.store, Deduction { deadline, ..order });
+    let waiting = start_deduction(&fixture.store, Operation { deadline, ..order });
     sleep_until(deadline).await;
     rival.let_go().await;
     let attempt = waiting.await.unwrap();
@@ -127,7 +127,7 @@ async fn waiting_statement_sees_the_new_version(#[values(Mysql, Postgres)] backe
             if is_guarded {
                 return deducting.deduct(&deduction).await;
             }
-            deducting.deduct_locked(&deduction).await
+            deducting.write(&deduction).await
         });
         fixture.until_waiting().await;
         holder.run("COMMIT").await.unwrap();
@@ -229,7 +229,7 @@ async fn batch_that_reads_first_may_meet_a_locked_table() {
     let lock = "LOCK TABLE stock IN ACCESS EXCLUSIVE MODE";
     let other = Rival::holding(Postgres, &fixture.url, lock).await;
     let batch = [deduction("a", 1), deduction("a", 1)];
-    let answers = timeout(BOUNDED, fixture.store.deduct_all(&batch, true)).await;
+    let answers = timeout(BOUNDED, fixture.store.write_batch(&batch, true)).await;
     for answer in answers.expect("the wait is bounded") {
         assert_matches!(answer, Err(StoreError::LockWait(_)));
     }

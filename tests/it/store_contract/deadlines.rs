@@ -2,13 +2,11 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, StoreError};
-use stocklock::stock::{Caller, OperationId, Remark, Reversal};
+use stocklock::stock::Reversal;
 use stocklock_testkit::assert_matches;
 use tokio::time::{Duration, Instant};
 
-use super::fixture::{
-    Fixture, MYSQL, On, POSTGRES, SQLITE, adjustment, deduction, later, level_change,
-};
+use super::fixture::{Fixture, MYSQL, On, POSTGRES, SQLITE, adjustment, deduction, level_change};
 
 /// The deadline has passed when the last message is sent, so the database refuses it.
 #[rstest]
@@ -21,22 +19,18 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
     let sale = deduction("a", 1);
     store.deduct(&sale).await.unwrap();
     let reversal = Reversal {
-        operation: OperationId::mint(),
-        caller: Caller::anonymous(),
-        sale: sale.operation,
+        new: adjustment("a", 0),
+        sale: sale.id,
         quantity: None,
         lines: Vec::new(),
         restock: true,
-        reason: Remark::parse("reason", "x").unwrap(),
-        idempotency: None,
-        deadline: later(),
     };
-    let sold = store.operation(sale.operation).await.unwrap();
+    let sold = store.operation(sale.id).await.unwrap();
     let reversal = reversal.of_sale(sold).unwrap();
     for mut operation in [
         level_change("b", 9),
         adjustment("b", 9),
-        deduction("b", 1).into(),
+        deduction("b", 1),
         reversal.clone(),
     ] {
         // Earlier than any error of the clock readings.

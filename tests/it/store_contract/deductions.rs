@@ -2,11 +2,11 @@
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, ReadLevel};
-use stocklock::stock::{Deduction, MovementKind, StockLevel};
+use stocklock::stock::{MovementKind, Operation, StockLevel};
 
 use super::fixture::{
-    Attempt, Fixture, MODEL, MYSQL, On, Operations as _, POSTGRES, SQLITE, committed, deduction,
-    deduction_with_key, fence, limit_change, short,
+    Attempt, Fixture, MODEL, MYSQL, On, POSTGRES, SQLITE, committed, deduction, deduction_with_key,
+    fence, limit_change, short,
 };
 
 /// A way to deduct, as a strategy uses it.
@@ -29,17 +29,18 @@ impl Way {
     ];
 
     /// Deducts once. A way that needs a level reads it first.
-    pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Deduction) -> Attempt {
+    pub(super) async fn deduct(self, fixture: &Fixture, deduction: &Operation) -> Attempt {
         let store = fixture.deductions();
         let fence = fence(1, "test");
         let condition = match self {
             Self::Guarded => return store.deduct(deduction).await,
-            Self::RowLock => return store.deduct_locked(deduction).await,
+            Self::RowLock => return store.write(deduction).await,
             Self::Version => Condition::Version,
             Self::Fenced => Condition::Fence(&fence),
             Self::Overwrite => Condition::None,
         };
-        let read = store.level(&deduction.sku, &deduction.warehouse).await?;
+        let (sku, warehouse) = deduction.level();
+        let read = store.level(sku, warehouse).await?;
         let read = read.expect("the level exists");
         store.write_back(deduction, (&read).into(), condition).await
     }
@@ -64,7 +65,7 @@ async fn every_way_takes_and_records_the_units(#[values(SQLITE, MYSQL, POSTGRES,
             panic!("not exactly one receipt and one sale: {movements:?}");
         };
         assert_eq!(received.kind, MovementKind::Received);
-        assert_eq!(movement.operation, deduction.operation);
+        assert_eq!(movement.operation, deduction.id);
         assert_eq!(movement.kind, MovementKind::Deducted);
         assert_eq!((movement.delta, movement.available_after), (-3, 7));
         assert_eq!(movement.strategy.as_deref(), Some("single-sql"));
@@ -183,21 +184,14 @@ async fn ledger_has_each_operation_and_key_once(#[values(SQLITE, MYSQL, POSTGRES
         let after = fixture.level(&sku).await;
         assert_eq!(after.on_hand, 7, "{way:?}: duplicates change nothing");
         assert!(fixture.audit(&sku).await.consistent());
-        let recorded = async |deduction: &Deduction| {
-            let Deduction {
-                sku,
-                operation,
-                idempotency,
-                ..
-            } = deduction;
-            let recorded = fixture
-                .changes()
-                .recorded(sku, *operation, idempotency.as_ref());
+        let recorded = async |sale: &Operation| {
+            let key = sale.idempotency.as_ref();
+            let recorded = fixture.changes().recorded(sale.level().0, sale.id, key);
             recorded.await.unwrap()
         };
         for (repeat, first) in [(&plain, &plain), (&keyed, &keyed), (&same_key, &keyed)] {
             let movement = recorded(repeat).await.expect("a movement");
-            assert_eq!(movement.operation, first.operation);
+            assert_eq!(movement.operation, first.id);
         }
         assert_eq!(recorded(&deduction(&sku, 1)).await, None);
     }

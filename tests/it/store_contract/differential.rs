@@ -7,15 +7,15 @@ use std::sync::Arc;
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, DeductionStore};
 use stocklock::stock::{
-    self, Caller, Deduction, Fence, Idempotency, MAX_UNITS, Movement, OperationId, Precondition,
-    Remark, RequestHash, Reversal, Revision, Scope, Setting, Sku, StockLevel, Warehouse,
+    self, Fence, Idempotency, MAX_UNITS, Movement, Precondition, Remark, RequestHash, Reversal,
+    Revision, Scope, Setting, Sku, StockLevel, Warehouse,
 };
 use stocklock_core::model::{Decisions, MemoryStore};
 use stocklock_testkit::run::rng;
 
 use super::fixture::{
-    Fixture, Operations as _, adjustment, all_of, deduction, fence, idempotency, later,
-    level_change, name, place, setting, units,
+    Fixture, Operations as _, adjustment, all_of, deduction, fence, idempotency, level_change,
+    name, place, setting, units,
 };
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
@@ -37,7 +37,7 @@ enum How {
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Deduct(How, Deduction),
+    Deduct(How, stock::Operation),
     Change(stock::Operation),
     /// Of a deduction with this SKU, which may have been refused.
     Reverse(Sku, Reversal),
@@ -63,7 +63,7 @@ impl Operation {
                 return Outcome::Reversal(Some(outcome));
             }
             Self::Deduct(How::Guarded, sale) => store.deduct(sale).await,
-            Self::Deduct(How::RowLock, sale) => store.deduct_locked(sale).await,
+            Self::Deduct(How::RowLock, sale) => store.write(sale).await,
             Self::Deduct(How::Overwrite(read), sale) => {
                 store.write_back(sale, read.into(), Condition::None).await
             }
@@ -84,10 +84,11 @@ impl Operation {
     /// What the ledger has of the operation.
     async fn recorded(&self, store: &(impl DeductionStore + ?Sized)) -> Option<Movement> {
         let (sku, operation, idempotency) = match self {
-            Self::Deduct(_, sale) => (&sale.sku, sale.operation, sale.idempotency.as_ref()),
-            Self::Change(change) => (&change.first().sku, change.id, change.idempotency.as_ref()),
+            Self::Deduct(_, one) | Self::Change(one) => {
+                (one.level().0, one.id, one.idempotency.as_ref())
+            }
             Self::Reverse(sku, reversal) => {
-                (sku, reversal.operation, reversal.idempotency.as_ref())
+                (sku, reversal.new.id, reversal.new.idempotency.as_ref())
             }
         };
         let recorded = store.recorded(sku, operation, idempotency).await;
@@ -128,7 +129,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
             10.. if !sales.is_empty() => {
                 let recent = sales.len().saturating_sub(12);
                 let sale = self.one_of(&sales[recent..]);
-                self.reversal(sale)
+                self.reversal(&sale)
             }
             0..6 => self.deduct(),
             6..8 => Operation::Change(self.adjustment()),
@@ -151,10 +152,9 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
     fn deduct(&mut self) -> Operation {
         let (sku, warehouse) = self.place();
         let quantity = self.one_of(&[1, 2, 5]);
-        let mut sale = Deduction {
-            warehouse,
-            ..deduction(sku, quantity)
-        };
+        let mut sale = deduction(sku, quantity);
+        let line = &mut sale.lines[0];
+        line.warehouse = warehouse;
         let how = match self.seen.len() {
             0 => 0,
             _ => (self.pick)(5),
@@ -164,7 +164,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
         } else {
             let recent = self.seen.len().min(6);
             let read = self.seen[self.seen.len() - 1 - (self.pick)(recent)].clone();
-            (sale.sku, sale.warehouse) = (read.sku.clone(), read.warehouse.clone());
+            (line.sku, line.warehouse) = (read.sku.clone(), read.warehouse.clone());
             match how {
                 // Strategies write only what they have found to be enough.
                 _ if read.available() < i64::from(quantity) => How::Guarded,
@@ -179,7 +179,7 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
         };
         sale.remarks.reference = self.reference();
         let [_, reference] = sale.remarks.texts();
-        let (sku, warehouse) = (&sale.sku, &sale.warehouse);
+        let (sku, warehouse) = sale.level();
         let hash = RequestHash::of_deduction(sku, warehouse, units(quantity), reference);
         sale.idempotency = self.idempotency(hash);
         Operation::Deduct(how, sale)
@@ -189,22 +189,21 @@ impl<P: FnMut(usize) -> usize> Generator<P> {
         self.one_of(&[None, Remark::parse("reference", "R-1").ok()])
     }
 
-    fn reversal(&mut self, sale: Deduction) -> Operation {
+    fn reversal(&mut self, sale: &stock::Operation) -> Operation {
         let quantity = self.one_of(&[None, Some(1), Some(2), Some(9)]).map(units);
         let restock = self.one_of(&[true, false]);
-        let hash = RequestHash::of_reversal(sale.operation, quantity, restock, "damaged");
+        let hash = RequestHash::of_reversal(sale.id, (quantity, &[]), restock, "count");
         let reversal = Reversal {
-            operation: OperationId::mint(),
-            caller: Caller::anonymous(),
-            sale: sale.operation,
+            new: stock::Operation {
+                idempotency: self.idempotency(hash),
+                ..adjustment("a", 0)
+            },
+            sale: sale.id,
             quantity,
             lines: Vec::new(),
             restock,
-            reason: Remark::parse("reason", "damaged").expect("a reason"),
-            idempotency: self.idempotency(hash),
-            deadline: later(),
         };
-        Operation::Reverse(sale.sku, reversal)
+        Operation::Reverse(sale.level().0.clone(), reversal)
     }
 
     fn adjustment(&mut self) -> stock::Operation {

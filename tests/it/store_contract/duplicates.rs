@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Condition, StoreError};
-use stocklock::stock::{Deduction, Operation, RequestHash, Warehouse};
+use stocklock::stock::{Operation, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
 use super::fixture::{
-    Fixture, Operations as _, SOON, adjustment, committed, deduction, deduction_with_key,
-    idempotency, name, open, open_waiting, start_deduction,
+    Fixture, SOON, adjustment, committed, deduction, deduction_with_key, name, open, open_waiting,
+    start_deduction,
 };
 use crate::support::proxy::Proxy;
 use crate::support::rival::Rival;
@@ -62,14 +62,13 @@ const LOCK_GAP: &str = "SELECT line FROM movement
     WHERE caller = 'anonymous' AND idempotency_key = 'K' FOR UPDATE";
 
 /// A sale and an adjustment of one unit with the same new key.
-fn with_new_key() -> (Deduction, Operation) {
+fn with_new_key() -> [Operation; 2] {
     let sale = deduction_with_key("a", 1, "J");
-    let hash = RequestHash::of_deduction(&sale.sku, &sale.warehouse, sale.quantity, None);
     let adjustment = Operation {
-        idempotency: Some(idempotency("J", hash)),
+        idempotency: sale.idempotency.clone(),
         ..adjustment("a", 1)
     };
-    (sale, adjustment)
+    [sale, adjustment]
 }
 
 /// A transaction that locks the gap in which a new key belongs does not record that key.
@@ -79,11 +78,11 @@ async fn lock_on_the_gap_of_a_key_is_a_lock_wait() {
     let read = fixture.put("a", 10).await;
     let other = Rival::holding(Mysql, &fixture.url, LOCK_GAP).await;
     let store = &fixture.store;
-    let (sale, adjustment) = with_new_key();
+    let [sale, adjustment] = with_new_key();
     let version = Condition::Version;
     let outcomes = [
         timeout(SOON, store.deduct(&sale)).await,
-        timeout(SOON, store.deduct_locked(&sale)).await,
+        timeout(SOON, store.write(&sale)).await,
         timeout(SOON, store.write_back(&sale, (&read).into(), version)).await,
         timeout(SOON, store.write(&adjustment)).await,
     ];
@@ -114,7 +113,7 @@ async fn write_that_is_made_again_looks_up_no_key() {
 
     let waiting = start_deduction(&store, deduction("b", 1));
     fixture.until_waiting().await;
-    let (_, adjustment) = with_new_key();
+    let [_, adjustment] = with_new_key();
     let adjusting = Arc::clone(&store);
     let adjusted = tokio::spawn(async move { adjusting.write(&adjustment).await });
     tokio::task::yield_now().await;
@@ -138,7 +137,7 @@ async fn write_that_records_no_key_looks_up_none() {
     let store = open(&url, 2);
     let _row = Rival::holding_stock(Mysql, &fixture.url).await;
     let batch = [deduction_with_key("a", 11, "J"), deduction("a", 1)];
-    let answers = timeout(SOON, store.deduct_all(&batch, true)).await;
+    let answers = timeout(SOON, store.write_batch(&batch, true)).await;
     let [refused, waited] = <[_; 2]>::try_from(answers.expect("bounded")).unwrap();
     let short = AttemptOutcome::Unrecorded { available: 10 };
     assert_eq!(refused.unwrap(), short);

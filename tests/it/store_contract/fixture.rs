@@ -8,7 +8,7 @@ use stocklock::ports::{
     StoreError,
 };
 use stocklock::stock::{
-    Audit, Deduction, Movement, Operation, Precondition, Refusal, Reversal, StockLevel, Warehouse,
+    Audit, Movement, Operation, Precondition, Refusal, Reversal, StockLevel, Warehouse,
 };
 use stocklock::store::{Store, StoreOptions};
 use stocklock_core::model::{Decisions, MemoryStore};
@@ -263,11 +263,12 @@ pub(crate) fn open_waiting(url: &str, pool_size: u32, wait_limit: Duration) -> A
 
 /// Asserts that a sale in the ledger has all fields of its order.
 #[track_caller]
-pub(crate) fn assert_records(sale: &Movement, order: &Deduction) {
-    assert_eq!(sale.operation, order.operation);
-    assert_eq!(sale.delta, -order.quantity.units());
-    assert_eq!(sale.remarks, order.remarks);
-    assert_eq!(sale.strategy.as_deref(), Some(order.strategy));
+pub(crate) fn assert_records(sale: &Movement, order: &Operation) {
+    assert_eq!(sale.operation, order.id);
+    assert_eq!(sale.delta, -order.units());
+    assert_eq!(sale.reason, order.remarks.reason);
+    assert_eq!(sale.reference, order.remarks.reference);
+    assert_eq!(sale.strategy.as_deref(), order.strategy);
     assert_eq!((sale.read_version, &*sale.caller), (None, "anonymous"));
     let key = order.idempotency.as_ref();
     assert_eq!(sale.request_hash, key.map(|key| key.hash));
@@ -291,27 +292,13 @@ pub(crate) trait Operations: OperationStore {
         async move { self.write(&operation).await }
     }
 
-    fn deduct_locked(&self, deduction: &Deduction) -> impl Future<Output = Attempt> + Send {
-        let operation = Operation::from(deduction.clone());
-        async move { self.write(&operation).await }
-    }
-
-    fn deduct_all(
-        &self,
-        deductions: &[Deduction],
-        read_first: bool,
-    ) -> impl Future<Output = Vec<BatchAnswer>> + Send {
-        let operations: Vec<_> = deductions.iter().cloned().map(Operation::from).collect();
-        async move { self.write_batch(&operations, read_first).await }
-    }
-
     /// Deducts from several levels: a batch of each.
     fn deduct_levels(
         &self,
-        batches: &[Vec<Deduction>],
+        batches: &[Vec<Operation>],
     ) -> impl Future<Output = Vec<Option<Vec<BatchAnswer>>>> + Send {
         let sizes: Vec<_> = batches.iter().map(Vec::len).collect();
-        let operations: Vec<_> = batches.concat().into_iter().map(Operation::from).collect();
+        let operations = batches.concat();
         async move {
             let answers = self.write_shared(&operations, false).await;
             let made = |answer| match answer {
@@ -330,7 +317,7 @@ pub(crate) trait Operations: OperationStore {
 
 impl<S: OperationStore + ?Sized> Operations for S {}
 
-pub(crate) fn start_deduction(store: &Arc<dyn Store>, deduction: Deduction) -> JoinHandle<Attempt> {
+pub(crate) fn start_deduction(store: &Arc<dyn Store>, deduction: Operation) -> JoinHandle<Attempt> {
     let store = Arc::clone(store);
     tokio::spawn(async move { store.deduct(&deduction).await })
 }

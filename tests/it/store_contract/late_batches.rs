@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, BatchAnswer, StoreError};
-use stocklock::stock::{Deduction, Warehouse};
+use stocklock::stock::{Operation, Warehouse};
 use stocklock_testkit::assert_matches;
 use tokio::time::{sleep_until, timeout};
 
@@ -35,15 +35,15 @@ async fn late_message_sells_before_its_expiry_only(
     let far = open_waiting(&url, 1, wait_limit);
     far.level(&name("a"), &Warehouse::default()).await.unwrap();
     let orders = [deduction_with_key("a", 1, "K"), deduction(second, 2)];
-    let orders = orders.map(|order| Deduction {
-        strategy: STRATEGY,
+    let orders = orders.map(|order| Operation {
+        strategy: Some(STRATEGY),
         ..order
     });
     // Two levels share a transaction.
     let is_shared = second == "b";
     let send = async || -> Vec<Option<BatchAnswer>> {
         if !is_shared {
-            let answers = far.deduct_all(&orders, false).await.into_iter();
+            let answers = far.write_batch(&orders, false).await.into_iter();
             return answers.map(Some).collect();
         }
         let batches = orders.clone().map(|order| vec![order]);
@@ -63,8 +63,8 @@ async fn late_message_sells_before_its_expiry_only(
     }
     hold.deliver().await;
     for order in &orders {
-        let movements = fixture.movements(order.sku.as_str()).await;
-        let is_sold = movements.iter().any(|one| one.operation == order.operation);
+        let movements = fixture.movements(order.level().0.as_str()).await;
+        let is_sold = movements.iter().any(|one| one.operation == order.id);
         assert_eq!(is_sold, in_time, "{order:?}");
     }
 
@@ -72,7 +72,7 @@ async fn late_message_sells_before_its_expiry_only(
         match answer.map(|answer| answer.expect("no error")) {
             // It is found in the ledger, and a shared transaction leaves it out.
             Some(AttemptOutcome::Recorded(movement)) if in_time && !is_shared => {
-                assert_eq!(movement.operation, order.operation);
+                assert_eq!(movement.operation, order.id);
             }
             None if in_time && is_shared => {}
             sold => assert_matches!(sold, Some(AttemptOutcome::Deducted { .. }) if !in_time),
@@ -102,11 +102,11 @@ async fn level_that_changes_after_the_read_is_read_again(
     let (sku, main) = (name("a"), Warehouse::default());
     far.level(&sku, &main).await.unwrap();
     let hold = proxy.hold_request(STRATEGY.as_bytes());
-    let batch = [2, 4].map(|units| Deduction {
-        strategy: STRATEGY,
+    let batch = [2, 4].map(|units| Operation {
+        strategy: Some(STRATEGY),
         ..deduction("a", units)
     });
-    let batch = tokio::spawn(async move { far.deduct_all(&batch, true).await });
+    let batch = tokio::spawn(async move { far.write_batch(&batch, true).await });
     hold.held().await;
     fixture.put("a", on_hand).await;
     hold.let_go();
@@ -128,23 +128,19 @@ async fn repeat_leaves_the_unknown_outcome_of_others() {
     let (proxy, url) = Proxy::before(&fixture.url).await;
     let far = open_waiting(&url, 1, Duration::from_secs(1));
     let first = [deduction_with_key("a", 1, "K")];
-    let first = far.deduct_all(&first, false).await;
+    let first = far.write_batch(&first, false).await;
     assert_matches!(&first[..], [Ok(AttemptOutcome::Deducted { .. })]);
     let lost = proxy.cut_after(STRATEGY.as_bytes(), 1);
     let _refused = proxy.cut_before(b"application_name", u32::MAX);
     let orders = [deduction_with_key("a", 1, "K"), deduction("a", 1)];
-    let orders = orders.map(|order| Deduction {
-        strategy: STRATEGY,
+    let orders = orders.map(|order| Operation {
+        strategy: Some(STRATEGY),
         ..order
     });
-    for answer in far.deduct_all(&orders, true).await {
+    for answer in far.write_batch(&orders, true).await {
         assert_matches!(answer, Err(StoreError::OutcomeUnknown(..)));
     }
     assert_eq!(lost.fired(), 1);
     let movements = fixture.movements("a").await;
-    assert!(
-        movements
-            .iter()
-            .any(|one| one.operation == orders[1].operation)
-    );
+    assert!(movements.iter().any(|one| one.operation == orders[1].id));
 }

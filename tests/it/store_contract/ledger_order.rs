@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rstest::rstest;
 use stocklock::stock::{
-    Caller, Deduction, LedgerCursor, Movement, MovementFilter, MovementKind, OperationFilter,
-    OperationId, Remark,
+    Caller, LedgerCursor, Movement, MovementFilter, MovementKind, OperationFilter, OperationId,
+    Remark,
 };
 use tokio::time::{Duration, Instant};
 
@@ -83,10 +83,8 @@ async fn pages_merge_warehouses(#[values(Sqlite, Mysql, Postgres)] backend: Back
     }
     for _ in 0..7 {
         for warehouse in warehouses {
-            let sale = Deduction {
-                warehouse: place(warehouse),
-                ..deduction("a", 1)
-            };
+            let mut sale = deduction("a", 1);
+            sale.lines[0].warehouse = place(warehouse);
             fixture.store.deduct(&sale).await.unwrap();
         }
     }

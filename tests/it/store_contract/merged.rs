@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, BatchAnswer};
-use stocklock::stock::Deduction;
+use stocklock::stock::Operation;
 use stocklock_testkit::{assert_matches, eventually};
 use tokio::time::timeout;
 
@@ -16,7 +16,7 @@ use super::fixture::{
 use crate::support::rival::Rival;
 use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
-type Batches = Vec<Vec<Deduction>>;
+type Batches = Vec<Vec<Operation>>;
 
 async fn merged(fixture: &Fixture, batches: &Batches) -> Vec<Option<Vec<AttemptOutcome>>> {
     outcomes(fixture.deductions().deduct_levels(batches).await)
@@ -50,10 +50,8 @@ async fn refused_level_holds_up_no_other(#[values(SQLITE, MYSQL, POSTGRES, MODEL
     fixture.put("short", 2).await;
     fixture.set(limit_change("later", 1, 4)).await;
     fixture.set(level_change_in("east", "a", 9)).await;
-    let in_east = Deduction {
-        warehouse: place("east"),
-        ..deduction("a", 1)
-    };
+    let mut in_east = deduction("a", 1);
+    in_east.lines[0].warehouse = place("east");
     let batches = vec![
         vec![deduction("short", 1), deduction("short", 2)],
         vec![deduction("a", 2)],

@@ -15,7 +15,7 @@ use crate::support::services::Backend::{self, Mysql, Postgres, Sqlite};
 
 /// Takes one unit of each SKU.
 fn order(skus: &[&str]) -> Operation {
-    let mut order = Operation::from(deduction_with_key(skus[0], 1, "ORDER"));
+    let mut order = deduction_with_key(skus[0], 1, "ORDER");
     for sku in &skus[1..] {
         let mut line = order.lines[0].clone();
         line.sku = name(sku);
@@ -109,10 +109,10 @@ async fn orders_share_a_write_with_others(#[values(SQLITE, MYSQL, POSTGRES, MODE
     fixture.put("c", 1).await;
     let others = [
         order(&["b", "a"]),
-        deduction("c", 1).into(),
-        deduction("c", 1).into(),
+        deduction("c", 1),
+        deduction("c", 1),
         adjustment("a", 2),
-        deduction("x", 1).into(),
+        deduction("x", 1),
     ];
     let answers = made(&fixture, &others).await;
     assert_matches!(&answers[0], Some(AttemptOutcome::Lines(lines)) if lines.len() == 2);
@@ -124,7 +124,7 @@ async fn orders_share_a_write_with_others(#[values(SQLITE, MYSQL, POSTGRES, MODE
     assert_eq!(on_hand(&fixture).await, (3, 4));
 
     // The same again: the ledger has the order.
-    let answers = made(&fixture, &[others[0].clone(), deduction("a", 1).into()]).await;
+    let answers = made(&fixture, &[others[0].clone(), deduction("a", 1)]).await;
     assert_matches!(&answers[0], Some(AttemptOutcome::Recorded(_)));
     assert_eq!(answers[1], Some(committed(2)));
     assert_eq!(on_hand(&fixture).await, (2, 4));
@@ -220,7 +220,7 @@ async fn late_attempt_waits_for_every_warehouse(#[values(Mysql, Postgres)] backe
 #[tokio::test]
 async fn late_attempt_leaves_no_level(#[values(Sqlite, Mysql, Postgres)] backend: Backend) {
     let fixture = two_levels(On::Sql(backend), 5).await;
-    let order = Operation::from(deduction("raw", 1));
+    let order = deduction("raw", 1);
     let store = fixture.deductions();
     let decide = async || store.late_attempt(&order, Expiry::passed()).await;
     let level = async || {

@@ -6,9 +6,7 @@ use stocklock::store::migrate;
 use stocklock_testkit::assert_matches;
 use tokio::time::timeout;
 
-use super::fixture::{
-    Fixture, Operations as _, Raw, SOON, committed, deduction, deduction_with_key,
-};
+use super::fixture::{Fixture, Raw, SOON, committed, deduction, deduction_with_key};
 use crate::support::process::Process;
 use crate::support::rival::{Rival, as_user};
 use crate::support::services::Backend::{Mysql, Postgres};
@@ -125,7 +123,7 @@ async fn assert_sells(fixture: &Fixture) {
     let store = &fixture.store;
     let attempt = store.deduct(&deduction("货", 1)).await;
     assert_eq!(attempt.unwrap(), committed(9));
-    let attempt = store.deduct_locked(&deduction("货", 1)).await;
+    let attempt = store.write(&deduction("货", 1)).await;
     assert_eq!(attempt.unwrap(), committed(8));
     let with_key = deduction_with_key("货", 1, "K");
     for expected in [committed(7), AttemptOutcome::Duplicate] {

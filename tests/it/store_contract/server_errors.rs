@@ -181,7 +181,7 @@ async fn unknown_error_fails_only_its_own_deduction(#[case] backend: Backend, #[
     raw.run(trigger.leak()).await.unwrap();
 
     let batch = [1, 3, 2].map(|units| deduction("a", units));
-    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
+    let answers = timeout(SOON, fixture.store.write_batch(&batch, false)).await;
     let [first, refused, last] = <[_; 3]>::try_from(answers.expect("bounded")).unwrap();
 
     let sold = (first.unwrap(), last.unwrap());
@@ -209,7 +209,7 @@ async fn division_by_zero_in_a_trigger_is_an_error() {
     let sale = fixture.store.deduct(&deduction("a", 3)).await;
     assert_matches!(sale, Err(StoreError::Bug(_)));
     let batch = [deduction("a", 2), deduction("a", 3)];
-    let answers = timeout(SOON, fixture.store.deduct_all(&batch, false)).await;
+    let answers = timeout(SOON, fixture.store.write_batch(&batch, false)).await;
     let [sold, failed] = <[_; 2]>::try_from(answers.expect("bounded")).unwrap();
     assert_eq!(sold.unwrap(), committed(8));
     assert_matches!(failed, Err(StoreError::Bug(_)));
@@ -234,7 +234,7 @@ async fn levels_and_movements_are_written_together_or_fail() {
     let answers = fixture.store.deduct_levels(&batches).await;
     assert!(answers.iter().all(Option::is_none), "{answers:?}");
     let batch = [deduction("a", 3), deduction("a", 3)];
-    for answer in fixture.store.deduct_all(&batch, false).await {
+    for answer in fixture.store.write_batch(&batch, false).await {
         let error = answer.expect_err("a movement is missing");
         assert_matches!(error, StoreError::Bug(_));
         let cause = error.source().expect("a cause").to_string();

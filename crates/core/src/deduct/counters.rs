@@ -5,8 +5,9 @@
 //! counter, and the others wait for it. If a replica dies in between, the counter hides units until it expires.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::RetryPolicy;
@@ -14,7 +15,7 @@ use crate::ports::{
     CounterAnswer, CounterError, CounterMethod, CounterStore, DeductionMetrics, DeductionStore,
     Dependency, StoreError,
 };
-use crate::stock::{Deducted, Deduction, Sku, StockError, Warehouse};
+use crate::stock::{Deducted, Operation, Sku, StockError, Warehouse};
 
 /// How often a deduction loads the counter. It is missing again if it is deleted or expires meanwhile.
 const LOADS: u32 = 3;
@@ -44,8 +45,8 @@ enum Loaded {
     UnknownSku,
     /// Redis does not answer: why.
     NoCounter(String),
-    /// The level could not be read. The first caller takes the error, and the others a copy.
-    NotRead(Mutex<StoreError>),
+    /// The level could not be read.
+    NotRead(StoreError),
 }
 
 /// What the counter said before the first attempt.
@@ -80,17 +81,16 @@ impl Counters {
     /// counter until the policy's bounds.
     pub(super) async fn ask(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         method: CounterMethod,
         levels: &dyn DeductionStore,
         policy: &RetryPolicy,
         metrics: &dyn DeductionMetrics,
     ) -> Result<Asked, StockError> {
-        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
-        let units = deduction.quantity.units();
+        let ((sku, warehouse), units) = (deduction.level(), deduction.units());
         let unavailable = |problem: &str, cause: String| {
             metrics.counter_asked("unavailable");
-            unavailable(deduction.strategy, problem, cause)
+            unavailable(deduction.strategy.unwrap_or_default(), problem, cause)
         };
         let (mut retry, mut loads) = (policy.start(), 0);
         loop {
@@ -133,7 +133,7 @@ impl Counters {
                         Loaded::UnknownSku if load.is_joined && loads == 1 => {}
                         Loaded::UnknownSku => return Ok(Asked::Refused(StockError::UnknownSku)),
                         Loaded::NoCounter(error) => return Err(unavailable(FAILS, error.clone())),
-                        Loaded::NotRead(error) => return Err(lock(error).share().into()),
+                        Loaded::NotRead(error) => return Err(error.clone().into()),
                     }
                 }
             }
@@ -143,12 +143,12 @@ impl Counters {
     /// Corrects the counter after the deduction was answered.
     pub(super) async fn answered(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         asked: &Asked,
         answer: &Result<Deducted, StockError>,
     ) {
         use StockError::{Insufficient, OutcomeUnknown, UnknownSku};
-        let (sku, warehouse) = (&deduction.sku, &deduction.warehouse);
+        let (sku, warehouse) = deduction.level();
         match (asked, answer) {
             (Asked::Admitted { .. }, Ok(sold)) if !sold.replayed => {}
             // The units are hidden until the counter expires.
@@ -158,16 +158,16 @@ impl Counters {
             (Asked::Admitted { .. }, Err(Insufficient { .. } | UnknownSku))
             | (Asked::Refused(_), Ok(_)) => self.store.delete(sku, warehouse).await,
             (Asked::Admitted { .. }, Ok(_) | Err(_)) => {
-                let units = deduction.quantity.units();
+                let units = deduction.units();
                 self.store.give_back(sku, warehouse, units).await;
             }
         }
     }
 
     /// Loads the counter, or waits for the load that is in flight.
-    async fn load(&self, deduction: &Deduction, levels: &dyn DeductionStore) -> LoadGuard<'_> {
-        let level = (deduction.sku.clone(), deduction.warehouse.clone());
-        let load = Arc::clone(lock(&self.loads).entry(level.clone()).or_default());
+    async fn load(&self, deduction: &Operation, levels: &dyn DeductionStore) -> LoadGuard<'_> {
+        let level = deduction.owned_level();
+        let load = Arc::clone(self.loads.lock().entry(level.clone()).or_default());
         let mut guard = LoadGuard {
             loads: &self.loads,
             level,
@@ -197,7 +197,7 @@ impl Counters {
         let available = match levels.level(sku, warehouse).await {
             Ok(Some(level)) => level.available(),
             Ok(None) => return Loaded::UnknownSku,
-            Err(error) => return Loaded::NotRead(Mutex::new(error)),
+            Err(error) => return Loaded::NotRead(error),
         };
         let loaded = self.store.load(sku, warehouse, available, read_at).await;
         loaded.map_or_else(failed, |()| Loaded::Done)
@@ -223,7 +223,7 @@ impl std::ops::Deref for LoadGuard<'_> {
 
 impl Drop for LoadGuard<'_> {
     fn drop(&mut self) {
-        let mut loads = lock(self.loads);
+        let mut loads = self.loads.lock();
         // If this future was cancelled, another one that waits goes on with the load.
         let has_ended = self.load.initialized() || Arc::strong_count(&self.load) == 2;
         let is_this = |load: &Load| Arc::ptr_eq(load, &self.load);
@@ -252,9 +252,4 @@ fn text(error: &CounterError) -> String {
         CounterError::Unavailable(source) => source.to_string(),
         CounterError::Busy => error.to_string(),
     }
-}
-
-/// No code panics while it holds one of these mutexes.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::ports::{HeldLock, Lock, LockError};
-use crate::stock::{Deduction, Sku, Warehouse};
+use crate::stock::{Operation, Sku, Warehouse};
 
 /// The name of a level's lock. SKUs and warehouses contain no colon, so two levels never share it.
 #[must_use]
@@ -30,10 +30,11 @@ pub struct DeductionLock<'a> {
 
 impl<'a> DeductionLock<'a> {
     /// The lock of the deduction's level. It is not acquired yet.
-    pub(crate) fn new(deduction: &Deduction, lock: &'a dyn Lock) -> Self {
+    pub(crate) fn new(deduction: &Operation, lock: &'a dyn Lock) -> Self {
+        let (sku, warehouse) = deduction.level();
         Self {
             lock,
-            name: lock_name(&deduction.sku, &deduction.warehouse),
+            name: lock_name(sku, warehouse),
             started: Instant::now(),
             held: Mutex::new(None),
         }

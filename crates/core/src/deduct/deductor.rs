@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::WritePool;
 use crate::level_service::{LevelService, missing};
-use crate::stock::{Deducted, Deduction, StockError};
+use crate::stock::{Deducted, Operation, StockError};
 use crate::strategy::{DeductionContext, DeductionRun, Safeguards, Strategy};
 
 /// Runs deductions against one store.
@@ -28,7 +28,7 @@ impl Deductor {
         }
     }
 
-    /// Deducts under `strategy`. Answers at the deduction's deadline at the latest.
+    /// Makes a deduction of one level under `strategy`. Answers at the deduction's deadline at the latest.
     ///
     /// # Errors
     /// As [`DeductionRun::run`]; [`StockError::Insufficient`] from memory if the level was just sold out;
@@ -41,15 +41,15 @@ impl Deductor {
     pub async fn deduct(
         self: &Arc<Self>,
         strategy: Strategy,
-        deduction: Deduction,
+        deduction: Operation,
         safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
         let refusal = strategy.known_refusal(&self.context, &deduction);
-        let level = || (deduction.sku.clone(), deduction.warehouse.clone());
+        let level = || deduction.owned_level();
         let admitted = match refusal.filter(|_| self.levels.has_no_unit_from_holds(&level())) {
             Some(refusal) => Err(refusal),
-            None => self.writes.admit(&deduction.sku, []),
+            None => self.writes.admit(deduction.level().0, []),
         };
         let slot = admitted.inspect_err(|error| {
             let metrics = &self.context.metrics;
@@ -64,7 +64,7 @@ impl Deductor {
     async fn run(
         self: Arc<Self>,
         strategy: Strategy,
-        deduction: Deduction,
+        deduction: Operation,
         safeguards: Safeguards,
     ) -> Result<Deducted, StockError> {
         let started = Instant::now();
@@ -75,7 +75,7 @@ impl Deductor {
             let Some(units) = result.as_ref().err().and_then(missing) else {
                 break result;
             };
-            let level = (deduction.sku.clone(), deduction.warehouse.clone());
+            let level = deduction.owned_level();
             let times = (since, deduction.deadline);
             // Boxed, because it is rare, and its space would be reserved for each deduction.
             match Box::pin(self.levels.reclaim(level, units, times)).await {

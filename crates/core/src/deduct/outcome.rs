@@ -18,8 +18,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::deduct::RetryPolicy;
-use crate::ports::{DriverError, Expiry, LateAttempt, OperationStore, StoreError};
-use crate::stock::{Operation, StockError};
+use crate::ports::{Expiry, LateAttempt, OperationStore, StoreError};
+use crate::stock::{DriverError, Operation, StockError};
 
 /// How much longer to wait for an expiry, because the clocks may drift apart after they are compared.
 const CLOCK_MARGIN: Duration = Duration::from_millis(50);
@@ -88,8 +88,8 @@ async fn wait_for(policy: &RetryPolicy, expiry: Expiry) {
 }
 
 /// What became of earlier attempts, when the last of them has expired. Only then is a refusal definite.
-pub(crate) async fn late_attempt<S: OperationStore + ?Sized>(
-    store: &S,
+pub(crate) async fn late_attempt(
+    store: &dyn OperationStore,
     policy: &RetryPolicy,
     operation: &Operation,
     expiry: Expiry,

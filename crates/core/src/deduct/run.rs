@@ -4,11 +4,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::counters::Asked;
-use super::{DeductionLock, Outcome, late_attempt, run_to_outcome};
-use crate::ports::{
-    AttemptOutcome, CounterMethod, Dependency, Expiry, LateAttempt, LockError, StoreError,
-};
-use crate::stock::{Deducted, Deduction, Movement, Operation, StockError};
+use super::{DeductionLock, Outcome, run_to_outcome};
+use crate::level_service::{Changed, settle};
+use crate::ports::{AttemptOutcome, CounterMethod, Dependency, Expiry, LockError, StoreError};
+use crate::stock::{Deducted, StockError};
 use crate::strategy::{DeductionContext, DeductionRun};
 
 /// How long the answer may wait for the confirmation that the lock was released.
@@ -59,8 +58,10 @@ impl DeductionRun<'_> {
             Asked::Refused(refusal) if self.deduction.idempotency.is_none() => return Err(refusal),
             // A replay, or the refusal: without a counter there is no level to set.
             Asked::Refused(refusal) if method == CounterMethod::GetSet => {
-                let recorded = self.recorded().await?;
-                return recorded.map_or(Err(refusal), |movement| self.replay(movement));
+                return match self.settle((AttemptOutcome::Conflict, true), None).await? {
+                    Outcome::Done(replay) => replay,
+                    Outcome::Retry => Err(refusal),
+                };
             }
             asked => asked,
         };
@@ -79,83 +80,36 @@ impl DeductionRun<'_> {
         {
             return self.without_lock(lock, error, unknown.is_some());
         }
-        let answer = match self.strategy.attempt(self).await? {
-            AttemptOutcome::Deducted { remaining } => Ok(self.first_answer(remaining)),
-            AttemptOutcome::UnknownSku => {
-                return self.refuse(StockError::UnknownSku, unknown).await;
+        let outcome = self.strategy.attempt(self).await?;
+        let asks = match outcome {
+            AttemptOutcome::Deducted { remaining } => {
+                return Ok(Outcome::Done(Ok(self.first_answer(remaining))));
             }
-            AttemptOutcome::Conflict => return Ok(Outcome::Retry),
-            AttemptOutcome::Refused(refusal) => {
-                return self.refuse(refusal.into(), unknown).await;
-            }
-            AttemptOutcome::Changed(_)
-            | AttemptOutcome::Lines(_)
-            | AttemptOutcome::Short { .. }
-            | AttemptOutcome::RefusedLines(_) => Err(StockError::Internal {
-                what: "a deduction takes units of one level".to_owned(),
-            }),
             AttemptOutcome::LockLost => {
                 self.release_lock().await;
-                return Ok(Outcome::Retry);
+                false
             }
-            // The ledger has it, so an error of this read is no refusal.
-            AttemptOutcome::Duplicate => {
-                match self.recorded().await.map_err(StoreError::outcome_unknown)? {
-                    Some(movement) => self.replay(movement),
-                    None => return Ok(Outcome::Retry),
-                }
+            // The retry of a request that took the last unit finds none left. So a refusal is
+            // definite only if the ledger does not have the operation.
+            AttemptOutcome::Insufficient { .. } => {
+                unknown.is_some() || self.deduction.idempotency.is_some()
             }
-            AttemptOutcome::Recorded(movement) => self.replay(*movement),
-            AttemptOutcome::Insufficient { available } => {
-                // The retry of a request that took the last unit finds none left. So a refusal is
-                // definite only if the ledger does not have the operation.
-                let may_be_recorded = unknown.is_some() || self.deduction.idempotency.is_some();
-                if may_be_recorded && let Some(movement) = self.recorded().await? {
-                    self.replay(movement)
-                } else {
-                    return self
-                        .refuse(self.deduction.insufficient(available), unknown)
-                        .await;
-                }
-            }
-            AttemptOutcome::Unrecorded { available } => {
-                return self
-                    .refuse(self.deduction.insufficient(available), unknown)
-                    .await;
-            }
+            _ => false,
         };
-        Ok(Outcome::Done(answer))
+        self.settle((outcome, asks), unknown).await
     }
 
-    /// Refuses, if no earlier attempt was made or can still be made. Waits until they have expired.
-    async fn refuse(
+    async fn settle(
         &self,
-        refusal: StockError,
+        outcome: (AttemptOutcome, bool),
         unknown: Option<Expiry>,
     ) -> Result<Outcome<Deducted>, StoreError> {
-        let Some(expiry) = unknown else {
-            return Ok(Outcome::Done(Err(refusal)));
-        };
-        let operation = Operation::from(self.deduction.clone());
         let (store, policy) = (&*self.context.store, &self.context.policy);
-        Ok(
-            match late_attempt(store, policy, &operation, expiry).await? {
-                LateAttempt::Recorded(movement) => Outcome::Done(self.replay(*movement)),
-                LateAttempt::Dead => Outcome::Done(Err(refusal)),
-                LateAttempt::Alive => Outcome::Retry,
-            },
-        )
-    }
-
-    async fn recorded(&self) -> Result<Option<Movement>, StoreError> {
-        let Deduction {
-            sku,
-            operation,
-            idempotency,
-            ..
-        } = self.deduction;
-        let store = &self.context.store;
-        store.recorded(sku, *operation, idempotency.as_ref()).await
+        let settled = settle(store, policy, self.deduction, outcome, unknown);
+        Ok(match settled.await? {
+            Outcome::Done(made) => Outcome::Done(made.map(replayed)),
+            Outcome::Retry => Outcome::Retry,
+        })
     }
 
     async fn release_lock(&self) {
@@ -201,34 +155,31 @@ impl DeductionRun<'_> {
     }
 
     fn first_answer(&self, remaining: i64) -> Deducted {
-        let deduction = self.deduction;
+        let (sku, warehouse) = self.deduction.owned_level();
         Deducted {
-            operation: deduction.operation,
-            sku: deduction.sku.clone(),
-            warehouse: deduction.warehouse.clone(),
-            quantity: deduction.quantity.units(),
+            operation: self.deduction.id,
+            sku,
+            warehouse,
+            quantity: self.deduction.units(),
             remaining,
-            strategy: Cow::Borrowed(deduction.strategy),
+            strategy: Cow::Borrowed(self.strategy.name()),
             replayed: false,
         }
     }
+}
 
-    /// The first answer again, rebuilt from the ledger; or the refusal of a key that was used for
-    /// another request.
-    fn replay(&self, movement: Movement) -> Result<Deducted, StockError> {
-        let idempotency = self.deduction.idempotency.as_ref();
-        if movement.request_hash != idempotency.map(|idempotency| idempotency.hash) {
-            return Err(StockError::IdempotencyKeyReused);
-        }
-        Ok(Deducted {
-            operation: movement.operation,
-            sku: movement.sku,
-            warehouse: movement.warehouse,
-            quantity: -movement.delta,
-            remaining: movement.available_after,
-            strategy: movement.strategy.map_or(Cow::Borrowed(""), Cow::Owned),
-            // If it is this very operation, this request is answered for the first time.
-            replayed: movement.operation != self.deduction.operation,
-        })
+/// The first answer again.
+fn replayed(made: Changed) -> Deducted {
+    let (operation, replayed) = (made.operation, made.replayed);
+    let strategy = made.strategy.clone();
+    let line = made.only_line();
+    Deducted {
+        operation,
+        sku: line.sku,
+        warehouse: line.warehouse,
+        quantity: -line.delta,
+        remaining: line.remaining,
+        strategy: strategy.map_or(Cow::Borrowed(""), Cow::Owned),
+        replayed,
     }
 }

@@ -14,9 +14,10 @@
 //! overloaded, long before its deadline. How many wait is bounded by the
 //! [`WritePool`](super::WritePool).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -104,7 +105,7 @@ impl Scheduler {
     /// batches. None if a batch is about to start.
     #[must_use]
     pub fn gather(self: &Arc<Self>) -> Option<Start> {
-        let is_start = self.queues().begin();
+        let is_start = self.queues.lock().begin();
         is_start.then(|| Start(Arc::clone(self)))
     }
 
@@ -112,7 +113,7 @@ impl Scheduler {
         let (answer, answered) = oneshot::channel();
         let caller = Caller::new(answer);
         let is_start = {
-            let mut queues = self.queues();
+            let mut queues = self.queues.lock();
             queues.push(operation, caller);
             queues.begin_start()
         };
@@ -152,11 +153,6 @@ impl Scheduler {
             let _ = waiting.caller.answer.send(Err(StoreError::Queued));
         }
     }
-
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        // No code panics while it holds this mutex.
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The task of the batch has ended without an answer. When the batch was sent is unknown, so no refusal is
@@ -182,7 +178,7 @@ pub struct Start(Arc<Scheduler>);
 
 impl Drop for Start {
     fn drop(&mut self) {
-        let mut queues = self.0.queues();
+        let mut queues = self.0.queues.lock();
         queues.end_start();
         self.0.start(queues);
     }

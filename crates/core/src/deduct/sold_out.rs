@@ -9,13 +9,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::ports::{AttemptOutcome, BatchAnswer};
-use crate::stock::{Deduction, Operation, Sku, Warehouse};
+use crate::stock::{Operation, Sku, Warehouse};
 
 /// How old a refusal from memory may be.
 pub(crate) const MAX_AGE: Duration = Duration::from_millis(500);
@@ -89,8 +89,8 @@ impl Default for SoldOut {
 
 impl SoldOut {
     /// The units available, zero or less, if the level of the deduction is known to be sold out.
-    pub(crate) fn available(&self, deduction: &Deduction) -> Option<i64> {
-        let level = (deduction.sku.clone(), deduction.warehouse.clone());
+    pub(crate) fn available(&self, deduction: &Operation) -> Option<i64> {
+        let level = deduction.owned_level();
         let part = self.part(&level);
         let found = part.get(&level).filter(|found| found.is_recent())?;
         Some(found.available)
@@ -98,8 +98,7 @@ impl SoldOut {
 
     /// Call this before a batch is sent. All its operations are of the same level as `first`.
     pub(super) fn sending(&self, first: &Operation) -> Sending {
-        let line = first.first();
-        let level = (line.sku.clone(), line.warehouse.clone());
+        let level = first.owned_level();
         let was_sold_out = self.part(&level).contains_key(&level);
         Sending {
             level,
@@ -137,8 +136,7 @@ impl SoldOut {
     fn part(&self, level: &Level) -> MutexGuard<'_, Part> {
         let number = self.hasher.hash_one(level) % PARTS as u64;
         let part = &self.parts[usize::try_from(number).expect("less than PARTS")];
-        // No code panics while it holds this mutex.
-        part.lock().unwrap_or_else(PoisonError::into_inner)
+        part.lock()
     }
 }
 

@@ -13,8 +13,9 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::iter;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -74,7 +75,7 @@ impl WritePool {
         others: impl IntoIterator<Item = &'a Sku>,
     ) -> Result<WriteSlot, StockError> {
         self.shard.check(iter::once(sku).chain(others))?;
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         let taken = slots.taken.get(sku).copied().unwrap_or(0);
         if taken >= slots.free {
             return Err(StockError::Overloaded {
@@ -144,7 +145,7 @@ impl WritePool {
 
 impl Drop for WriteSlot {
     fn drop(&mut self) {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         slots.free += 1;
         if let Some(taken) = slots.taken.get_mut(&self.sku) {
             *taken -= 1;
@@ -153,11 +154,6 @@ impl Drop for WriteSlot {
             }
         }
     }
-}
-
-/// No code panics while it holds the lock.
-fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
-    slots.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Logs an error whose client has already disconnected. Refusals cost the client nothing, so only
@@ -219,7 +215,7 @@ mod tests {
         let cold = fill("cold");
         assert_eq!([hot.len(), warm.len(), cold.len()], [6, 3, 2]);
         drop((hot, warm, cold));
-        assert!(lock(&pool.slots).taken.is_empty());
+        assert!(pool.slots.lock().taken.is_empty());
         assert_eq!(fill("hot").len(), 6);
     }
 
@@ -233,6 +229,6 @@ mod tests {
             let refused = pool.admit(sku, others).map(|_| ());
             assert!(matches!(refused, Err(StockError::WrongShard(_))));
         }
-        assert!(lock(&pool.slots).taken.is_empty());
+        assert!(pool.slots.lock().taken.is_empty());
     }
 }

@@ -7,41 +7,23 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::Changed;
-use crate::ports::ChangedLevel;
-use crate::stock::{
-    Deducted, Line, MadeLine, Operation, OperationId, Quantity, Sku, StockError, StockLevel,
-    Warehouse,
-};
+use crate::stock::{Deducted, Line, MadeLine, OperationId, Quantity, Sku, Warehouse};
 
 impl Changed {
-    pub(super) fn of_line(operation: &Operation, changed: ChangedLevel) -> Self {
+    pub(super) fn new(operation: OperationId, lines: Vec<MadeLine>, replayed: bool) -> Self {
         Self {
-            operation: operation.id,
-            lines: vec![changed.made],
-            created: changed.created,
-            level: Some(changed.level),
-            replayed: false,
-        }
-    }
-
-    pub(super) fn of_lines(operation: &Operation, lines: Vec<MadeLine>) -> Self {
-        Self {
-            operation: operation.id,
+            operation,
             lines,
             created: false,
             level: None,
-            replayed: false,
+            strategy: None,
+            replayed,
         }
     }
-}
 
-/// A level that was set.
-#[derive(Debug)]
-pub struct LevelSet {
-    /// The level after the change.
-    pub level: StockLevel,
-    /// Whether the change created the level.
-    pub created: bool,
+    pub(crate) fn only_line(mut self) -> MadeLine {
+        self.lines.pop().expect("an operation has a line")
+    }
 }
 
 /// An adjustment that was made.
@@ -62,9 +44,6 @@ pub struct Adjusted {
     pub delta: i64,
     /// Units available after the adjustment.
     pub remaining: i64,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
 }
 
 /// Units of a sale that came back.
@@ -101,9 +80,6 @@ pub struct ReversedLine {
     pub restock: bool,
     /// Units available after the return.
     pub remaining: i64,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
 }
 
 /// Units that came back of lines of a sale.
@@ -121,9 +97,6 @@ pub struct ReversedLines {
     pub restock: bool,
     /// What came back, in the order of the lines.
     pub lines: Vec<OrderedLine>,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
 }
 
 /// An order that was made: every line of it.
@@ -175,9 +148,6 @@ pub struct AdjustedLines {
     pub operation: OperationId,
     /// What was changed, in the order of the lines.
     pub lines: Vec<AdjustedLine>,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
 }
 
 /// Units of a line.
@@ -270,47 +240,39 @@ impl From<Changed> for AdjustedLines {
         Self {
             operation: made.operation,
             lines: made.lines.into_iter().map(line).collect(),
-            replayed: made.replayed,
         }
     }
 }
 
-impl TryFrom<Changed> for Adjusted {
-    type Error = StockError;
-
-    fn try_from(made: Changed) -> Result<Self, StockError> {
-        let (operation, replayed) = (made.operation, made.replayed);
-        let line = only_line(made)?;
-        Ok(Self {
+impl From<Changed> for Adjusted {
+    fn from(made: Changed) -> Self {
+        let operation = made.operation;
+        let line = made.only_line();
+        Self {
             operation,
             sku: line.sku,
             warehouse: line.warehouse,
             delta: line.delta,
             remaining: line.remaining,
-            replayed,
-        })
+        }
     }
 }
 
 impl Reversed {
-    pub(super) fn new(
-        made: Changed,
-        reverses: OperationId,
-        restock: bool,
-        by_line: bool,
-    ) -> Result<Self, StockError> {
-        let (operation, replayed) = (made.operation, made.replayed);
+    /// The answer to the reversal of a sale.
+    #[must_use]
+    pub fn new(made: Changed, reverses: OperationId, restock: bool, by_line: bool) -> Self {
+        let operation = made.operation;
         if by_line {
-            return Ok(Self::Lines(ReversedLines {
+            return Self::Lines(ReversedLines {
                 operation,
                 reverses,
                 restock,
                 lines: made.lines.into_iter().map(OrderedLine::from).collect(),
-                replayed,
-            }));
+            });
         }
-        let line = only_line(made)?;
-        Ok(Self::Line(ReversedLine {
+        let line = made.only_line();
+        Self::Line(ReversedLine {
             operation,
             reverses,
             sku: line.sku,
@@ -318,22 +280,6 @@ impl Reversed {
             quantity: line.returned.unwrap_or_default(),
             restock,
             remaining: line.remaining,
-            replayed,
-        }))
+        })
     }
-
-    /// Whether this answers a retry of an earlier request.
-    #[must_use]
-    pub fn replayed(&self) -> bool {
-        match self {
-            Self::Line(line) => line.replayed,
-            Self::Lines(lines) => lines.replayed,
-        }
-    }
-}
-
-fn only_line(mut made: Changed) -> Result<MadeLine, StockError> {
-    made.lines.pop().ok_or_else(|| StockError::Internal {
-        what: "an operation has no line".to_owned(),
-    })
 }

@@ -48,9 +48,6 @@ pub struct Confirmed {
     pub late: bool,
     /// What was sold, in the order of the lines.
     pub lines: Vec<ConfirmedLine>,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
 }
 
 /// Units of a line of a hold.
@@ -86,9 +83,32 @@ pub struct Released {
     pub hold: OperationId,
     /// `released`.
     pub state: &'static str,
-    /// Whether this answers a retry of an earlier request.
-    #[serde(skip)]
-    pub replayed: bool,
+}
+
+impl Confirmed {
+    /// The answer to the confirmation of a hold.
+    #[must_use]
+    pub fn new(made: Changed, hold: OperationId) -> Self {
+        Self {
+            operation: made.operation,
+            hold,
+            state: "confirmed",
+            late: made.lines.iter().any(|line| line.held_delta == 0),
+            lines: made.lines.into_iter().map(ConfirmedLine::from).collect(),
+        }
+    }
+}
+
+impl Released {
+    /// The answer to the release of a hold.
+    #[must_use]
+    pub fn new(made: &Changed, hold: OperationId) -> Self {
+        Self {
+            operation: made.operation,
+            hold,
+            state: "released",
+        }
+    }
 }
 
 impl From<MadeLine> for ConfirmedLine {
@@ -205,46 +225,15 @@ impl LevelService {
         Ok((movements, ends))
     }
 
-    /// Sells units of a hold, and gives back the units of the same lines that are not sold.
+    /// Ends lines of a hold, or finds that they have ended in the same way. Units of them that are not sold are
+    /// given back.
     ///
     /// # Errors
     /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop the sale.
-    pub async fn confirm(&self, end: HoldEnd) -> Result<Confirmed, StockError> {
-        let hold = end.hold;
-        let made = self.end_hold(end).await?;
-        Ok(Confirmed {
-            operation: made.operation,
-            hold,
-            state: "confirmed",
-            late: made.lines.iter().any(|line| line.held_delta == 0),
-            lines: made.lines.into_iter().map(ConfirmedLine::from).collect(),
-            replayed: made.replayed,
-        })
-    }
-
-    /// Gives units of a hold back.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the release.
-    pub async fn release(&self, end: HoldEnd) -> Result<Released, StockError> {
-        let hold = end.hold;
-        let made = self.end_hold(end).await?;
-        Ok(Released {
-            operation: made.operation,
-            hold,
-            state: "released",
-            replayed: made.replayed,
-        })
-    }
-
-    /// Ends lines of a hold, or finds that they have ended in the same way.
-    async fn end_hold(&self, end: HoldEnd) -> Result<Changed, StockError> {
+    /// Dropping the future does not stop the write.
+    pub async fn end_hold(&self, end: HoldEnd) -> Result<Changed, StockError> {
         let mut round = 1;
         loop {
             let open = self.open_lines(end.hold).await?;
@@ -258,8 +247,8 @@ impl LevelService {
                     Ok(Resolved::Replay(operation)) => return self.replay(operation).await,
                     // Perhaps the first request with this key has ended them, and others came later.
                     Err(error) => {
-                        let key = end.idempotency.as_ref();
-                        let first = self.first_answer(&sku, end.operation, key).await?;
+                        let key = end.new.idempotency.as_ref();
+                        let first = self.first_answer(&sku, end.new.id, key).await?;
                         return first.ok_or(error);
                     }
                 }
@@ -276,13 +265,8 @@ impl LevelService {
         let movements = self.store.operation(operation).await;
         // It was made, so an error of this read is no refusal.
         let movements = movements.map_err(StoreError::outcome_unknown)?;
-        Ok(Changed {
-            operation,
-            lines: movements.into_iter().map(MadeLine::from).collect(),
-            created: false,
-            level: None,
-            replayed: true,
-        })
+        let lines = movements.into_iter().map(MadeLine::from).collect();
+        Ok(Changed::new(operation, lines, true))
     }
 
     /// Moves the end of a hold to `lasts` milliseconds from now; `None`: it does not expire. It never becomes shorter.
@@ -300,7 +284,7 @@ impl LevelService {
     ) -> Result<Vec<OpenHold>, StockError> {
         self.check_hold(hold).await?;
         let open = self.store.extend(hold, lasts).await?;
-        if open.iter().any(|one| !one.is_due) {
+        if open.iter().any(|one| !one.is_due()) {
             return Ok(open);
         }
         let (movements, ends) = self.hold_and_ends(hold).await?;

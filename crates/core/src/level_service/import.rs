@@ -19,27 +19,13 @@ impl LevelService {
     pub fn gather(&self) -> Option<Start> {
         self.scheduler.gather()
     }
-
-    /// Makes a row, in a transaction with other operations that wait. Returns the version of the level after it.
-    /// `None` if an earlier request with its key has made it.
-    ///
-    /// # Errors
-    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future does not stop the row.
-    pub async fn import(&self, row: Operation) -> Result<Option<i64>, StockError> {
-        let changed = self.change(row).await?;
-        let level = changed.level.filter(|_| !changed.replayed);
-        Ok(level.map(|level| level.version))
-    }
 }
 
-/// Previews rows: returns the answer to each, and changes `levels` as the rows would. Does not access
+/// Previews rows: returns the version of the level after each, and changes `levels` as the rows would. Does not access
 /// the database.
 ///
 /// # Errors
-/// Those of [`LevelService::import`], for each row by itself.
+/// Those of [`LevelService::change`], for each row by itself.
 pub fn preview(levels: &mut Levels, rows: &[Operation]) -> Vec<Result<Option<i64>, StockError>> {
     let named = rows.iter().flat_map(Operation::levels);
     let named: BTreeMap<_, _> = named

@@ -1,8 +1,9 @@
 //! Reads the open lines of holds. Requests that come while others are read share the next statement.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::ports::HoldStore;
@@ -52,7 +53,7 @@ impl OpenLines {
     ) -> Result<Vec<OpenHold>, StockError> {
         let (answer, answered) = oneshot::channel();
         let starts = {
-            let mut waiting = self.waiting();
+            let mut waiting = self.waiting.lock();
             waiting.holds.push((hold, answer));
             let starts = waiting.reading < MAX_READING;
             waiting.reading += usize::from(starts);
@@ -72,44 +73,32 @@ impl OpenLines {
             let (store, holds) = (Arc::clone(&self.store), Vec::from_iter(holds));
             // In its own task, so that a panic does not end this one.
             let found = tokio::spawn(async move { store.open_lines(&holds).await }).await;
-            match found {
-                Ok(Ok(found)) => {
-                    let of_holds = found.chunk_by(|one, next| one.hold == next.hold);
-                    let of_holds: HashMap<_, _> = of_holds.map(|of| (of[0].hold, of)).collect();
-                    for (hold, answer) in asked {
-                        let lines = of_holds.get(&hold).copied().unwrap_or_default();
-                        // A request that was cancelled needs no answer.
-                        let _ = answer.send(Ok(lines.to_vec()));
-                    }
-                }
-                Ok(Err(mut error)) => {
-                    for (_, answer) in asked {
-                        let _ = answer.send(Err(error.share().into()));
-                    }
-                }
-                Err(_) => {
-                    for (_, answer) in asked {
-                        let _ = answer.send(Err(ended_early()));
-                    }
-                }
+            let found = found.map_or_else(|_| Err(ended_early()), |found| Ok(found?));
+            let of_holds = found.as_ref().map(|found| {
+                let of_holds = found.chunk_by(|one, next| one.hold == next.hold);
+                let of_holds = of_holds.map(|of| (of[0].hold, of));
+                of_holds.collect::<HashMap<_, _>>()
+            });
+            for (hold, answer) in asked {
+                let lines = match &of_holds {
+                    Ok(of_holds) => Ok(of_holds.get(&hold).copied().unwrap_or_default().to_vec()),
+                    Err(error) => Err(StockError::clone(error)),
+                };
+                // A request that was cancelled needs no answer.
+                let _ = answer.send(lines);
             }
         }
     }
 
     /// Those that the next statement reads. `None`: no request waits, and the task ends.
     fn next(&self) -> Option<Vec<(OperationId, Answer)>> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if waiting.holds.is_empty() {
             waiting.reading -= 1;
             return None;
         }
         let number = waiting.holds.len().min(MAX_HOLDS);
         Some(waiting.holds.drain(..number).collect())
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // No code panics while it holds this mutex.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

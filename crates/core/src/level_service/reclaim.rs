@@ -5,9 +5,10 @@
 //! less than 500 ms before. That depends on no background task.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Changed, DELETE_WAIT, LevelService};
@@ -61,13 +62,13 @@ impl Found {
 impl Reclaims {
     /// The last look-up that found no due hold of the level, if it began at most `age` ago.
     fn recent(&self, level: &Level, age: Duration) -> Option<Found> {
-        let none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
+        let none_due = self.none_due.lock();
         let found = none_due.get(level).copied();
         found.filter(|found| found.began.elapsed() < age)
     }
 
     fn remember(&self, level: Level, found: Found) {
-        let mut none_due = self.none_due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut none_due = self.none_due.lock();
         if none_due.len() >= MAX_LEVELS {
             none_due.retain(|_, found| found.began.elapsed() < MAX_AGE);
         }
@@ -77,15 +78,15 @@ impl Reclaims {
     }
 
     pub(super) fn foreign(&self) -> Option<HoldCursor> {
-        *self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.foreign.lock()
     }
 
     pub(super) fn skip_foreign(&self, last: HoldCursor) {
-        *self.foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+        *self.foreign.lock() = Some(last);
     }
 
     fn turn(&self, level: &Level) -> Turn {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         if turns.len() >= MAX_LEVELS {
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         }
@@ -94,19 +95,24 @@ impl Reclaims {
 }
 
 impl LevelService {
-    /// Makes an operation. If units are missing, it is made again after the due holds of its levels have ended.
-    pub(super) async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
+    /// Makes an operation, which is not a deduction of one line. If units are missing, it is made again after the
+    /// due holds of its levels have ended.
+    ///
+    /// # Errors
+    /// Every error but [`StockError::OutcomeUnknown`] means that nothing was changed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the change.
+    pub async fn change(&self, operation: Operation) -> Result<Changed, StockError> {
         loop {
             let since = Instant::now();
             let changed = self.change_once(operation.clone()).await;
             let short: Vec<_> = match &changed {
                 Err(StockError::Lines(lines)) => lines.iter().filter_map(short_line).collect(),
                 Err(error) => {
-                    let line = operation.first();
-                    let level = (line.sku.clone(), line.warehouse.clone());
-                    missing(error)
-                        .map(|units| (level, units))
-                        .into_iter()
+                    let units = missing(error).into_iter();
+                    units
+                        .map(|units| (operation.owned_level(), units))
                         .collect()
                 }
                 Ok(_) => Vec::new(),

@@ -24,13 +24,13 @@ impl BatchStore for MemoryStore {
     ) -> Result<BatchAttempt, StoreError> {
         let (mut tx, now) = (Transaction::begin(self), Instant::now());
         let plan = match guard {
-            BatchGuard::Available => Plan::unread(batch, now, self.tables().clock),
+            BatchGuard::Available => Plan::unread(batch, now, self.tables.lock().clock),
             BatchGuard::Version => Plan::new(&self.snapshot(None, batch).await?, batch, now),
             BatchGuard::RowLock | BatchGuard::OpenLines => {
                 let is_assumed = guard == BatchGuard::OpenLines;
                 let mut read = self.levels(Some(&mut tx), batch).await?;
                 if is_assumed {
-                    read.now = self.tables().clock;
+                    read.now = self.tables.lock().clock;
                     read.assume_open(batch);
                 } else {
                     read = self.read_rest(batch, read).await?;
@@ -48,7 +48,7 @@ impl BatchStore for MemoryStore {
         let expiry = self.expiry();
         let write = Write::new(&plan, expiry.at, true);
         if let Err(error) = self.send(&write, expiry) {
-            return Ok(BatchAttempt::Answered(plan.failed(error)));
+            return Ok(BatchAttempt::Answered(plan.failed(&error)));
         }
         let written = self.put_and_commit(tx, write).await;
         Ok(attempted(plan, written, expiry))
@@ -110,7 +110,7 @@ impl BatchStore for MemoryStore {
                 same_key || entry.movement.operation == one.id
             })
         };
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let found = tables.ledger.iter().filter(|entry| is_wanted(entry));
         Ok(found.map(|entry| entry.movement.clone()).collect())
     }
@@ -130,7 +130,7 @@ fn attempted(plan: Plan<'_>, written: Result<Written, StoreError>, expiry: Expir
         }
         Ok(Written::Levels(_)) => BatchAttempt::Conflict,
         Ok(Written::Duplicate) => BatchAttempt::Duplicate,
-        Err(error) => BatchAttempt::Answered(plan.failed(error.expiring(expiry))),
+        Err(error) => BatchAttempt::Answered(plan.failed(&error.expiring(expiry))),
     }
 }
 
@@ -149,7 +149,7 @@ impl MemoryStore {
         match attempted(plan, written, expiry) {
             BatchAttempt::Answered(mut answers) => answers.pop().expect("one operation"),
             BatchAttempt::Duplicate => Ok(AttemptOutcome::Duplicate),
-            BatchAttempt::Conflict | BatchAttempt::Alone => self.refusal(operation.first()).await,
+            BatchAttempt::Conflict | BatchAttempt::Alone => self.refusal(operation).await,
         }
     }
 
@@ -250,7 +250,7 @@ impl MemoryStore {
         if !ends.is_empty() || lines().any(|line| matches!(line.change, Change::Hold(_))) {
             self.step("SELECT the holds and what has ended them")
                 .await?;
-            let tables = self.tables();
+            let tables = self.tables.lock();
             snapshot.now = tables.clock;
             for of_hold in ends {
                 if let Some(open) = tables.holds.get(&of_hold) {
@@ -272,7 +272,7 @@ impl MemoryStore {
     /// How many units of each line of a sale have come back.
     async fn returned(&self, sales: &[(OperationId, i64)]) -> Result<Returned, StoreError> {
         self.step("SELECT the sum of the returns").await?;
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let of = |(sale, line): (OperationId, i64)| {
             let movements = tables.ledger.iter().map(|entry| &entry.movement);
             let returns = movements.filter(|one| one.reverses == Some(sale) && one.line == line);

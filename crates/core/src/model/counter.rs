@@ -4,9 +4,10 @@
 //! A load may arrive at any later step, with the value that was read before.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::explore::{Decisions, yield_once};
 use crate::ports::{CounterAnswer, CounterError, CounterMethod, CounterStore};
@@ -57,7 +58,7 @@ impl ModelCounter {
 
     /// Creates the counter of a level, as a load would.
     pub fn create(&self, sku: &Sku, warehouse: &Warehouse, units: i64) {
-        self.state().load(&(sku, warehouse), units);
+        self.state.lock().load(&(sku, warehouse), units);
     }
 
     /// One command. It may fail before it is executed, and the key may vanish before it.
@@ -68,25 +69,21 @@ impl ModelCounter {
             self.decisions.note("redis is away");
             return Err(CounterError::Unavailable("away".into()));
         }
-        let exists = self.state().get(level).is_some();
+        let exists = self.state.lock().get(level).is_some();
         if exists && self.happens(|state| &mut state.losses) {
             self.decisions.note("the counter is lost");
-            self.state().counters.remove(&owned(level));
+            self.state.lock().counters.remove(&owned(level));
         }
         Ok(())
     }
 
     /// Decides whether a fault happens, while some are left.
     fn happens(&self, left: impl Fn(&mut State) -> &mut u32) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let left = left(&mut state);
         let happens = *left > 0 && self.decisions.choose_fault(2) == 1;
         *left -= u32::from(happens);
         happens
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,7 +123,7 @@ impl CounterStore for ModelCounter {
     ) -> Result<CounterAnswer, CounterError> {
         let level = (sku, warehouse);
         self.step("GET the counter", &level).await?;
-        let Some(read) = self.state().get(&level) else {
+        let Some(read) = self.state.lock().get(&level) else {
             return Ok(CounterAnswer::Missing);
         };
         if read.units < units {
@@ -139,7 +136,7 @@ impl CounterStore for ModelCounter {
         }
         let left = read.units - units;
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let now = state.get(&level).map(|value| value.write);
             if method == CounterMethod::Watch && now != Some(read.write) {
                 return Ok(CounterAnswer::Conflict);
@@ -172,14 +169,14 @@ impl CounterStore for ModelCounter {
         let level = (sku, warehouse);
         self.step("load the counter", &level).await?;
         if !self.happens(|state| &mut state.late_loads) {
-            self.state().load(&level, available);
+            self.state.lock().load(&level, available);
             return Ok(());
         }
         let (model, level) = (self.clone(), owned(&level));
         self.decisions.spawn(Box::pin(async move {
             yield_once().await;
             model.decisions.note("a late load arrives");
-            model.state().load(&(&level.0, &level.1), available);
+            model.state.lock().load(&(&level.0, &level.1), available);
         }));
         Ok(())
     }
@@ -187,7 +184,7 @@ impl CounterStore for ModelCounter {
     async fn give_back(&self, sku: &Sku, warehouse: &Warehouse, units: i64) {
         let level = (sku, warehouse);
         if self.step("give units back", &level).await.is_ok() {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if let Some(value) = state.get(&level) {
                 state.set(&level, value.units + units);
             }
@@ -197,7 +194,7 @@ impl CounterStore for ModelCounter {
     async fn delete(&self, sku: &Sku, warehouse: &Warehouse) {
         let level = (sku, warehouse);
         if self.step("DEL the counter", &level).await.is_ok() {
-            self.state().counters.remove(&owned(&level));
+            self.state.lock().counters.remove(&owned(&level));
         }
     }
 }

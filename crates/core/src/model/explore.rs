@@ -15,9 +15,11 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
 
 use super::random::Random;
 use crate::spawn::{Detached, Spawn};
@@ -76,7 +78,7 @@ impl Decisions {
         if options == 1 {
             return 0;
         }
-        let mut run = self.run();
+        let mut run = self.0.lock();
         let fixed = run.fixed.get(run.taken.len()).copied();
         assert!(
             fixed.is_none_or(|it| it.option < options && [0, options].contains(&it.out_of)),
@@ -93,12 +95,12 @@ impl Decisions {
 
     /// Adds a future to the running world.
     pub fn spawn(&self, task: Task<()>) {
-        self.run().spawned.push(task);
+        self.0.lock().spawned.push(task);
     }
 
     /// Records a step of the future that is being polled, for the report of a failure.
     pub fn note(&self, step: &'static str) {
-        let mut run = self.run();
+        let mut run = self.0.lock();
         let current = run.current;
         run.trace.push((current, step));
     }
@@ -106,12 +108,12 @@ impl Decisions {
     /// The steps recorded so far.
     #[must_use]
     pub fn noted(&self) -> Vec<&'static str> {
-        self.run().trace.iter().map(|(_, step)| *step).collect()
+        self.0.lock().trace.iter().map(|(_, step)| *step).collect()
     }
 
     /// The decisions of the next schedule, or `None` after the last one.
     fn next(&self) -> Option<Vec<Decision>> {
-        let mut next = self.run().taken.clone();
+        let mut next = self.0.lock().taken.clone();
         let open = |decision: &Decision| decision.option + 1 < decision.out_of;
         next.truncate(next.iter().rposition(open)? + 1);
         next.last_mut()?.option += 1;
@@ -119,17 +121,13 @@ impl Decisions {
     }
 
     fn failure(&self, why: String) -> Failure {
-        let run = self.run();
+        let run = self.0.lock();
         let schedule = run.taken.iter().map(|decision| decision.option.to_string());
         Failure {
             why,
             schedule: schedule.collect::<Vec<_>>().join(" "),
             trace: run.trace.clone(),
         }
-    }
-
-    fn run(&self) -> MutexGuard<'_, Run> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -241,8 +239,8 @@ impl Explorer {
         let (mut fixed, mut random) = (self.first, self.random);
         for schedules in 1..=self.bound {
             let decisions = Decisions::default();
-            decisions.run().fixed = fixed;
-            decisions.run().random = random.take();
+            decisions.0.lock().fixed = fixed;
+            decisions.0.lock().random = random.take();
             let report = PanicReport(&decisions);
             let world = build(&decisions);
             let outputs = run(&decisions, world.tasks)?;
@@ -309,19 +307,19 @@ fn run<T: Send + 'static>(decisions: &Decisions, tasks: Vec<Task<T>>) -> Result<
     };
     let mut running: Vec<_> = tasks.into_iter().enumerate().map(with_output).collect();
     for (number, task) in running.iter_mut().enumerate() {
-        decisions.run().current = number;
+        decisions.0.lock().current = number;
         task.poll();
     }
     let mut ready = Vec::new();
     loop {
-        running.extend(decisions.run().spawned.drain(..).map(Running::new));
+        running.extend(decisions.0.lock().spawned.drain(..).map(Running::new));
         ready.clear();
         ready.extend((0..running.len()).filter(|&number| running[number].ready()));
         if ready.is_empty() {
             break;
         }
         let chosen = ready[decisions.decide(ready.len(), |random| random.task(&ready))];
-        decisions.run().current = chosen;
+        decisions.0.lock().current = chosen;
         running[chosen].poll();
     }
     let stuck = (0..running.len()).filter(|&number| running[number].task.is_some());

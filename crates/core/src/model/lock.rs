@@ -4,7 +4,7 @@
 //! unless the explorer tries every order. The server may be away when the lock is requested. A lease may end at any step: the next waiter then gets the lock, and the previous holder continues
 //! without knowing. A pause of a holder needs no model, because a schedule may delay any task.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::explore::{Decisions, yield_once};
@@ -13,6 +13,7 @@ use crate::ports::{HeldLock, Lock, LockError};
 use crate::stock::Fence;
 use crate::strategy::Dependency;
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 /// One distributed lock, whichever name is requested. Clones share it.
 #[derive(Debug, Clone)]
@@ -71,13 +72,13 @@ impl ModelLock {
     /// Lets at most this many requests fail.
     #[must_use]
     pub fn with_outages(self, outages: u32) -> Self {
-        self.state().outages = outages;
+        self.state.lock().outages = outages;
         self
     }
 
     /// Decides whether a request fails.
     fn is_away(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let away = state.outages > 0 && self.decisions.choose_fault(2) == 1;
         state.outages -= u32::from(away);
         away
@@ -85,10 +86,10 @@ impl ModelLock {
 
     /// Decides whether the lease of this holder may end at a later step, before its release.
     fn decide_whether_lease_ends(&self, token: i64) {
-        if self.state().losses == 0 || self.decisions.choose_fault(2) == 0 {
+        if self.state.lock().losses == 0 || self.decisions.choose_fault(2) == 0 {
             return;
         }
-        self.state().losses -= 1;
+        self.state.lock().losses -= 1;
         let lock = self.clone();
         self.decisions.spawn(Box::pin(async move {
             yield_once().await;
@@ -98,21 +99,17 @@ impl ModelLock {
     }
 
     fn is_held_by(&self, token: i64) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.holder.as_ref().is_some_and(|held| held.0 == token)
     }
 
     /// Frees the lock if this acquisition still holds it.
     fn end(&self, token: i64) {
         if self.is_held_by(token) {
-            let held = self.state().holder.take();
+            let held = self.state.lock().holder.take();
             // Dropped after the state is unlocked, because the explorer may choose the next holder.
             drop(held);
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,7 +132,7 @@ impl Lock for ModelLock {
         }
         let held = self.mutex.lock().await;
         let token = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.last_token += 1;
             state.holder = Some((state.last_token, held));
             state.last_token

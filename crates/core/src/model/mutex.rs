@@ -1,7 +1,8 @@
 //! A mutex that goes to its waiters in order of arrival, or in any order that the explorer tries.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::explore::Decisions;
@@ -35,7 +36,7 @@ impl ModelMutex {
     /// Waits for the mutex. Cancel safe.
     pub(super) async fn lock(&self) -> ModelGuard {
         let granted = {
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             if !queue.is_held {
                 queue.is_held = true;
                 return ModelGuard(self.clone());
@@ -49,16 +50,12 @@ impl ModelMutex {
 
     /// Takes the mutex if it is free.
     pub(super) fn try_lock(&self) -> Option<ModelGuard> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.is_held {
             return None;
         }
         queue.is_held = true;
         Some(ModelGuard(self.clone()))
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,7 +63,7 @@ impl Drop for ModelGuard {
     fn drop(&mut self) {
         let mutex = &self.0;
         let next = {
-            let mut queue = mutex.queue();
+            let mut queue = mutex.queue.lock();
             queue.waiting.retain(|waiter| !waiter.is_closed());
             queue.is_held = !queue.waiting.is_empty();
             match (queue.waiting.len(), &mutex.decisions) {

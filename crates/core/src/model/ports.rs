@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::store::{Entry, MemoryStore, Row, WriteCondition, key};
 use super::transaction::Transaction;
+use crate::plan::Plan;
 use crate::ports::{
     AttemptOutcome, BatchAnswer, BatchAttempt, BatchGuard, BatchStore as _, Condition,
     DeductionStore, Expiry, HoldStore, LateAttempt, LedgerReader, OperationStore, ReadLevel,
     SharedAnswer, StoreError, write_batch, write_shared,
 };
 use crate::stock::{
-    Change, Deduction, HoldFilter, Idempotency, Line, Movement, MovementKind, OpenHold, Operation,
-    OperationId, Sku, StockLevel, Warehouse,
+    HoldFilter, Idempotency, Movement, MovementKind, OpenHold, Operation, OperationId, Sku,
+    StockLevel, Warehouse,
 };
 
 /// The expiry of a write that cannot be late.
@@ -23,7 +25,7 @@ impl MemoryStore {
     /// When an attempt expires that is sent now.
     pub(super) fn expiry(&self) -> Expiry {
         Expiry {
-            at: self.tables().clock + 1,
+            at: self.tables.lock().clock + 1,
             ..Expiry::passed()
         }
     }
@@ -33,13 +35,18 @@ impl MemoryStore {
     async fn record(
         &self,
         mut tx: Transaction,
-        deduction: &Deduction,
+        deduction: &Operation,
         after: &StockLevel,
         read_version: Option<i64>,
     ) -> Result<AttemptOutcome, StoreError> {
-        let mut sale = sale(deduction, after);
-        sale.movement.read_version = read_version;
-        if !tx.insert(sale).await? {
+        let plan = Plan::unread([deduction], Instant::now(), 0);
+        let sale = Movement {
+            read_version,
+            available_after: after.available(),
+            level_version: after.version,
+            ..plan.movements[0].recorded(&plan.levels[0])
+        };
+        if !tx.insert(Entry::of(sale)).await? {
             return Ok(AttemptOutcome::Duplicate);
         }
         tx.commit().await?;
@@ -51,23 +58,14 @@ impl MemoryStore {
     /// Why no row was changed, by the level as it is now. This read does not hold the row lock:
     /// MariaDB releases the lock of a row that fails the condition, and SQLite has ended the
     /// transaction.
-    pub(super) async fn refusal(&self, line: &Line) -> Result<AttemptOutcome, StoreError> {
-        let Change::Deduct(quantity) = line.change else {
-            return Ok(AttemptOutcome::Conflict);
-        };
-        let level = self.level(&line.sku, &line.warehouse).await?;
-        Ok(AttemptOutcome::refused(level.as_ref(), quantity.units()))
+    pub(super) async fn refusal(
+        &self,
+        deduction: &Operation,
+    ) -> Result<AttemptOutcome, StoreError> {
+        let (sku, warehouse) = deduction.level();
+        let level = self.level(sku, warehouse).await?;
+        Ok(AttemptOutcome::refused(level.as_ref(), deduction.units()))
     }
-}
-
-/// The movement of a deduction that leaves the level `after`.
-fn sale(deduction: &Deduction, after: &StockLevel) -> Entry {
-    let delta = -deduction.quantity.units();
-    let (kind, key) = (MovementKind::Deducted, deduction.idempotency.as_ref());
-    let mut sale = Entry::new(deduction.operation, kind, delta, after, key);
-    sale.movement.strategy = Some(deduction.strategy.to_owned());
-    sale.movement.remarks = deduction.remarks.clone();
-    sale
 }
 
 #[async_trait]
@@ -79,7 +77,8 @@ impl LedgerReader for MemoryStore {
     ) -> Result<Option<StockLevel>, StoreError> {
         self.step("SELECT").await?;
         let found = self
-            .tables()
+            .tables
+            .lock()
             .row((sku, warehouse))
             .map(|row| row.level.clone());
         if found.is_none() {
@@ -97,7 +96,7 @@ impl LedgerReader for MemoryStore {
     ) -> Result<Option<Movement>, StoreError> {
         self.step("SELECT from the ledger").await?;
         let key = key(idempotency);
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let find = |wanted: &dyn Fn(&Entry) -> bool| {
             let found = tables.ledger.iter().filter(|one| wanted(one));
             found.min_by_key(|one| one.movement.line)
@@ -121,7 +120,7 @@ impl OperationStore for MemoryStore {
 
     async fn operation(&self, operation: OperationId) -> Result<Vec<Movement>, StoreError> {
         self.step("SELECT from the ledger").await?;
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let movements = tables.ledger.iter().map(|entry| &entry.movement);
         let movements = movements.filter(|one| one.operation == operation);
         let mut movements: Vec<_> = movements.cloned().collect();
@@ -159,7 +158,7 @@ impl OperationStore for MemoryStore {
     ) -> Result<LateAttempt, StoreError> {
         self.step("BEGIN after the expiry").await?;
         {
-            let mut tables = self.tables();
+            let mut tables = self.tables.lock();
             tables.clock = tables.clock.max(expiry.at);
         }
         let mut tx = Transaction::begin(self);
@@ -195,7 +194,7 @@ impl HoldStore for MemoryStore {
             let is_of = |(sku, warehouse): &(Sku, Warehouse)| {
                 one.sku == *sku && one.warehouse == *warehouse
             };
-            filter.level.as_ref().is_none_or(is_of) && (one.is_due || !filter.only_due)
+            filter.level.as_ref().is_none_or(is_of) && (one.is_due() || !filter.only_due)
         });
         Ok(open)
     }
@@ -214,7 +213,7 @@ impl HoldStore for MemoryStore {
         lasts: Option<i64>,
     ) -> Result<Vec<OpenHold>, StoreError> {
         self.step("UPDATE the hold").await?;
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let now = tables.clock;
         let ends = lasts.map_or(NEVER, |lasts| now + lasts);
         let mut found = Vec::new();
@@ -222,7 +221,7 @@ impl HoldStore for MemoryStore {
             if one.expires_at > now {
                 one.expires_at = one.expires_at.max(ends);
             }
-            one.is_due = one.expires_at <= now;
+            one.now = now;
             found.push(one.clone());
         }
         Ok(found)
@@ -231,20 +230,20 @@ impl HoldStore for MemoryStore {
 
 #[async_trait]
 impl DeductionStore for MemoryStore {
-    async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError> {
-        self.guarded_write(&deduction.clone().into()).await
+    async fn deduct(&self, deduction: &Operation) -> Result<AttemptOutcome, StoreError> {
+        self.guarded_write(deduction).await
     }
 
     async fn write_back(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         read: ReadLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError> {
-        let place = (&deduction.sku, &deduction.warehouse);
+        let place = deduction.level();
         let mut tx = Transaction::begin(self);
         let fence_only = self.condition == WriteCondition::FenceOnly;
-        let after = read.available - deduction.quantity.units();
+        let after = read.available - deduction.units();
         let is_unchanged = |row: &Row| Some(row.level.version) == read.version;
         let allowed = |row: &Row| match condition {
             Condition::None => true,
@@ -261,8 +260,7 @@ impl DeductionStore for MemoryStore {
             (Some(after), _) => self.record(tx, deduction, &after.level, read.version).await,
             (None, Condition::None) => {
                 drop(tx);
-                self.refusal(Operation::from(deduction.clone()).first())
-                    .await
+                self.refusal(deduction).await
             }
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
             (None, Condition::Fence(fence)) => {

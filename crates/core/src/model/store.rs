@@ -7,15 +7,18 @@
 //! The database's clock stands still until a task waits for an attempt to expire, or a test moves it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::explore::{Decisions, yield_once};
 use super::mutex::ModelMutex;
-use crate::plan::HoldLine;
+use crate::plan::{HoldLine, Plan, Snapshot};
 use crate::ports::StoreError;
 use crate::stock::{
-    Audit, Caller, Fence, Idempotency, Movement, MovementKind, OpenHold, OperationId, Remarks, Sku,
-    StockLevel, Warehouse,
+    Audit, Caller, Change, Count, CountedFrom, Fence, Idempotency, Line, Movement, MovementKind,
+    OpenHold, Operation, Sku, StockLevel, Warehouse,
 };
 
 /// The condition of a write under a lock.
@@ -42,7 +45,7 @@ pub struct Faults {
 /// The model database; clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    tables: Arc<Mutex<Tables>>,
+    pub(super) tables: Arc<Mutex<Tables>>,
     pub(super) condition: WriteCondition,
     /// Whether a write checks that its attempt has not expired.
     pub(super) checks_expiry: bool,
@@ -100,41 +103,11 @@ impl Entry {
         identity(self) == identity(other) || (self.key.is_some() && self.key == other.key)
     }
 
-    /// The movement whose result is the level `after`.
-    pub(super) fn new(
-        operation: OperationId,
-        kind: MovementKind,
-        delta: i64,
-        after: &StockLevel,
-        idempotency: Option<&Idempotency>,
-    ) -> Self {
-        let movement = Movement {
-            operation,
-            line: 0,
-            sku: after.sku.clone(),
-            warehouse: after.warehouse.clone(),
-            kind,
-            delta,
-            held_delta: 0,
-            available_after: after.available(),
-            level_version: after.version,
-            read_version: None,
-            strategy: None,
-            caller: idempotency
-                .map_or_else(Caller::anonymous, |one| one.caller.clone())
-                .as_str()
-                .to_owned(),
-            idempotency_key: idempotency.map(|one| one.key.as_str().to_owned()),
-            request_hash: idempotency.map(|one| one.hash),
-            remarks: Remarks::default(),
-            reverses: None,
-            returned: None,
-            // No explored code reads when a movement was created.
-            created_at: "1970-01-01T00:00:00Z".to_owned(),
-        };
+    pub(super) fn of(movement: Movement) -> Self {
+        let key = movement.idempotency_key.clone();
         Self {
+            key: key.map(|key| (movement.caller.clone(), key)),
             movement,
-            key: key(idempotency),
         }
     }
 }
@@ -178,7 +151,7 @@ impl MemoryStore {
     /// Lets these faults happen.
     #[must_use]
     pub fn with_faults(self, faults: Faults) -> Self {
-        self.tables().faults = faults;
+        self.tables.lock().faults = faults;
         self
     }
 
@@ -218,11 +191,20 @@ impl MemoryStore {
             backorder_limit: 0,
             version: 1,
         };
-        let (operation, kind) = (OperationId::mint(), MovementKind::Received);
-        let received = Entry::new(operation, kind, on_hand, &level, None);
-        let mut tables = self.tables();
+        let from = CountedFrom::Absent;
+        let count = Change::Count(Count { on_hand, from });
+        let line = Line::new(sku.clone(), warehouse.clone(), count);
+        let created = Operation::of_line(Caller::anonymous(), line, None, Instant::now());
+        let plan = Plan::new(&Snapshot::default(), [&created], Instant::now());
+        let received = Movement {
+            kind: MovementKind::Received,
+            available_after: on_hand,
+            level_version: 1,
+            ..plan.movements[0].recorded(&plan.levels[0])
+        };
+        let mut tables = self.tables.lock();
         tables.put(Row { level, fence: None });
-        tables.ledger.push(received);
+        tables.ledger.push(Entry::of(received));
     }
 
     /// The audit of the SKU's committed level and movements in its default warehouse, without a
@@ -232,7 +214,7 @@ impl MemoryStore {
     /// If there is no such SKU.
     #[must_use]
     pub fn audit_now(&self, sku: &Sku) -> Audit {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let warehouse = Warehouse::default();
         let row = tables.row((sku, &warehouse)).expect("the SKU exists");
         let sum = |sold: bool| -> i64 {
@@ -262,14 +244,14 @@ impl MemoryStore {
     /// The fence of the last write under a lock in the SKU's default warehouse, without a step.
     #[must_use]
     pub fn fence_now(&self, sku: &Sku) -> Option<Fence> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let row = tables.row((sku, &Warehouse::default()));
         row.and_then(|row| row.fence.clone())
     }
 
     /// Sets the held units of the SKU in its default warehouse, without a step.
     pub fn hold(&self, sku: &Sku, units: i64) {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let row = tables.row((sku, &Warehouse::default())).cloned();
         if let Some(mut row) = row {
             row.level.held = units;
@@ -280,10 +262,10 @@ impl MemoryStore {
     /// The open lines of holds, without a step.
     #[must_use]
     pub fn holds_now(&self) -> Vec<OpenHold> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let open = tables.holds.values().cloned();
         let open = open.map(|one| OpenHold {
-            is_due: one.expires_at <= tables.clock,
+            now: tables.clock,
             ..one
         });
         open.collect()
@@ -292,7 +274,7 @@ impl MemoryStore {
     /// The ledger, oldest movement first, without a step.
     #[must_use]
     pub fn movements_now(&self) -> Vec<Movement> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let movements = tables.ledger.iter().map(|entry| entry.movement.clone());
         movements.collect()
     }
@@ -308,7 +290,7 @@ impl MemoryStore {
     /// The committed levels of a SKU, in warehouse order, without a step.
     #[must_use]
     pub fn levels_now(&self, sku: &Sku) -> Vec<StockLevel> {
-        let tables = self.tables();
+        let tables = self.tables.lock();
         let levels = tables.levels.iter().map(|row| row.level.clone());
         let mut found: Vec<_> = levels.filter(|level| level.sku == *sku).collect();
         found.sort_by(|a, b| a.warehouse.cmp(&b.warehouse));
@@ -319,13 +301,18 @@ impl MemoryStore {
     pub(super) fn lock(&self, name: String) -> ModelMutex {
         let decisions = self.any_order.then_some(&self.decisions);
         let new = || ModelMutex::new(decisions);
-        self.tables().locks.entry(name).or_insert_with(new).clone()
+        self.tables
+            .lock()
+            .locks
+            .entry(name)
+            .or_insert_with(new)
+            .clone()
     }
 
     /// Moves the clock at some later step, so that the attempts expire that were sent before.
     pub async fn pass_time(&self) {
         self.pause("time passes").await;
-        self.tables().clock += 1;
+        self.tables.lock().clock += 1;
     }
 
     /// A step that cannot fail.
@@ -360,7 +347,7 @@ impl MemoryStore {
 
     /// Decides between no fault, which is 0, and the other options, while `left` is not zero.
     fn fault(&self, left: impl Fn(&mut Faults) -> &mut u32, options: usize) -> usize {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let left = left(&mut tables.faults);
         if *left == 0 {
             return 0;
@@ -368,9 +355,5 @@ impl MemoryStore {
         let fault = self.decisions.choose_fault(options);
         *left -= u32::from(fault > 0);
         fault
-    }
-
-    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

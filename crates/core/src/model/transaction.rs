@@ -4,10 +4,9 @@
 //! that an open transaction has inserted waits until that transaction ends.
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 
 use super::mutex::ModelGuard;
-use super::store::{Entry, MemoryStore, Place, Row, Tables};
+use super::store::{Entry, MemoryStore, Place, Row};
 use crate::plan::HoldLine;
 use crate::ports::StoreError;
 use crate::stock::{OpenHold, Sku, StockLevel};
@@ -35,10 +34,6 @@ impl Transaction {
             opened: Vec::new(),
             ended: Vec::new(),
         }
-    }
-
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.store.tables()
     }
 
     /// Waits for the lock, and keeps it until the transaction ends.
@@ -72,7 +67,8 @@ impl Transaction {
     /// The row as this transaction sees it: its last write, or else the committed row.
     pub(super) fn row(&self, place: Place<'_>) -> Option<Row> {
         let own = self.written.iter().rev().find(|row| row.is_at(place));
-        own.cloned().or_else(|| self.tables().row(place).cloned())
+        own.cloned()
+            .or_else(|| self.store.tables.lock().row(place).cloned())
     }
 
     /// `SELECT … FOR UPDATE` of one row.
@@ -107,7 +103,7 @@ impl Transaction {
             return Ok(None);
         }
         self.lock_row(place).await;
-        if self.store.checks_expiry && self.tables().clock >= expires_at {
+        if self.store.checks_expiry && self.store.tables.lock().clock >= expires_at {
             self.store.decisions.note("an attempt has expired");
             return Ok(None);
         }
@@ -153,7 +149,7 @@ impl Transaction {
             self.lock(format!("key {caller} {key}")).await;
         }
         let is_own = self.inserted.iter().any(|old| old.excludes(&entry));
-        if is_own || self.tables().is_duplicate(&entry) {
+        if is_own || self.store.tables.lock().is_duplicate(&entry) {
             return Ok(false);
         }
         self.inserted.push(entry);
@@ -164,7 +160,7 @@ impl Transaction {
     /// levels are locked.
     pub(super) fn end_holds(&mut self, lines: Vec<(HoldLine, i64)>) -> bool {
         let are_there = {
-            let tables = self.tables();
+            let tables = self.store.tables.lock();
             let mut lines = lines.iter();
             lines.all(|(line, due_at)| {
                 let open = tables.holds.get(line);
@@ -207,7 +203,7 @@ impl Transaction {
         let inserted = std::mem::take(&mut self.inserted);
         let opened = std::mem::take(&mut self.opened);
         let ended = std::mem::take(&mut self.ended);
-        let mut tables = self.tables();
+        let mut tables = self.store.tables.lock();
         for row in written {
             tables.put(row);
         }

@@ -4,7 +4,7 @@ use super::store::{Entry, MemoryStore, Row};
 use super::transaction::Transaction;
 use crate::plan::{HoldLine, Plan, PlannedLevel, PlannedMovement};
 use crate::ports::StoreError;
-use crate::stock::{OpenHold, Sku, StockLevel, Warehouse};
+use crate::stock::{OpenHold, Sku, Warehouse};
 
 /// What is written, and on which condition.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ impl Write {
             version: level.read_version(),
         });
         let movements = plan.movements.iter().map(|movement| MovementWrite {
-            entry: entry(movement, &plan.levels[movement.level]),
+            entry: Entry::of(movement.recorded(&plan.levels[movement.level])),
             level: movement.level,
             after: plan.after(movement),
         });
@@ -86,30 +86,9 @@ fn opened((movement, level): (&PlannedMovement<'_>, &PlannedLevel<'_>)) -> Optio
         warehouse: level.warehouse.clone(),
         units: movement.held_delta,
         expires_at: movement.expires_at?,
-        is_due: false,
+        now: 0,
         reference: movement.operation.remarks.reference.clone(),
     })
-}
-
-/// The row of a movement. The write computes its `available_after` and `level_version`.
-fn entry(movement: &PlannedMovement<'_>, level: &PlannedLevel<'_>) -> Entry {
-    let operation = movement.operation;
-    let after = StockLevel::empty(level.sku.clone(), level.warehouse.clone());
-    let (kind, key) = (movement.kind.clone(), operation.idempotency.as_ref());
-    let mut entry = Entry::new(operation.id, kind, movement.delta, &after, key);
-    let row = &mut entry.movement;
-    row.read_version = movement.read_version;
-    row.strategy = operation.strategy.map(str::to_owned);
-    row.remarks = operation.remarks.clone();
-    row.held_delta = movement.held_delta;
-    row.reverses = movement.reverses;
-    row.returned = movement.returned;
-    row.line = movement.ledger_line;
-    if !movement.has_key {
-        (row.idempotency_key, row.request_hash) = (None, None);
-        entry.key = None;
-    }
-    entry
 }
 
 impl MemoryStore {
@@ -138,7 +117,7 @@ impl MemoryStore {
         }
         let written = available.iter().flatten().count();
         if written == 0 || (write.is_whole && written < write.levels.len()) {
-            if self.tables().clock >= write.expires_at {
+            if self.tables.lock().clock >= write.expires_at {
                 self.decisions.note("a write has expired");
             }
             return Ok(Written::Levels(vec![None; available.len()]));

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::stock::{
-    Caller, Change, Count, CountedFrom, Deduction, Idempotency, IdempotencyKey, Line, MAX_UNITS,
-    Precondition, Quantity, Refusal, RequestHash, Return, Revision, Scope, Setting, Warehouse,
+    Caller, Change, Count, CountedFrom, Idempotency, IdempotencyKey, Line, MAX_UNITS, Precondition,
+    Quantity, Refusal, RequestHash, Return, Revision, Scope, Setting, Warehouse,
 };
 
 mod cases;
@@ -258,7 +258,7 @@ fn five() -> Shop {
 }
 
 fn outcome_of(change: Change) -> AttemptOutcome {
-    let mut operation = Operation::from(Deduction::sample("a"));
+    let mut operation = Operation::sample("a");
     operation.lines[0].change = change;
     let outcome = five().make(&[operation]).pop();
     outcome.expect("one operation")
@@ -380,7 +380,7 @@ fn counted_units_are_set_if_they_are_as_expected() {
 #[test]
 fn level_that_is_written_is_answered_whatever_was_left_out() {
     let key = |name: &str| {
-        let mut operation = Operation::from(Deduction::sample(name));
+        let mut operation = Operation::sample(name);
         operation.idempotency = Some(Idempotency {
             caller: Caller::anonymous(),
             key: IdempotencyKey::parse("K").expect("a valid key"),
@@ -388,7 +388,7 @@ fn level_that_is_written_is_answered_whatever_was_left_out() {
         });
         operation
     };
-    let operations = [key("a"), key("a"), Deduction::sample("b").into()];
+    let operations = [key("a"), key("a"), Operation::sample("b")];
     let answers = Plan::unread(&operations, Instant::now(), 0).committed(&[Some(4), None]);
     let [Some(Ok(sold)), Some(Ok(repeated)), None] = &answers[..] else {
         panic!("{answers:?}")

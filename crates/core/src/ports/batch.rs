@@ -127,7 +127,7 @@ pub async fn write_batch<S: BatchStore>(
             (Ok(_), BatchGuard::Available | BatchGuard::OpenLines) => guard = read,
             (Ok(BatchAttempt::Conflict), BatchGuard::Version) => conflicts += 1,
             (Ok(BatchAttempt::Duplicate), _) => duplicates += 1,
-            (Err(mut error), _) => return batch.iter().map(|_| Err(error.share())).collect(),
+            (Err(error), _) => return vec![Err(error); batch.len()],
         }
         if conflicts >= CONFLICTS {
             guard = BatchGuard::RowLock;

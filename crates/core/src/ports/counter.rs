@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::DriverError;
-use crate::stock::{Sku, Warehouse};
+use crate::stock::{DriverError, Sku, Warehouse};
 
 /// How long a counter lives.
 pub const LIFE: Duration = Duration::from_millis(500);

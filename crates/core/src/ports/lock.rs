@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Dependency, DriverError};
-use crate::stock::Fence;
+use super::Dependency;
+use crate::stock::{DriverError, Fence};
 
 /// The distributed locks of one server or cluster, by name.
 #[async_trait]

@@ -57,7 +57,10 @@ async fn lock_and_write<S: BatchStore>(
             log(&error);
             return operations.iter().map(|_| SharedAnswer::Apart).collect();
         }
-        Err(error) => return failed(operations, error),
+        Err(error) => {
+            let answer = |_| SharedAnswer::Made(Err(error.clone()));
+            return operations.iter().map(answer).collect();
+        }
     };
     let answers = match attempt {
         BatchAttempt::Answered(answers) => answers,
@@ -79,7 +82,7 @@ async fn lock_and_write<S: BatchStore>(
 async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<SharedAnswer> {
     let mut left_out = HashSet::new();
     for _ in 0..ATTEMPTS {
-        let is_chosen = |operation: &&Operation| !left_out.contains(&level(operation));
+        let is_chosen = |operation: &&Operation| !left_out.contains(&operation.level());
         let plan = Plan::unread(operations.iter().filter(is_chosen), Instant::now(), 0);
         let answers = match store.write_free_levels(&plan).await {
             Ok(Some(available)) => plan.committed(&available),
@@ -102,7 +105,7 @@ async fn deduct<S: BatchStore>(store: &S, operations: &[Operation]) -> Vec<Share
                 log(&error);
                 break;
             }
-            Err(error) => plan.failed(error).into_iter().map(Some).collect(),
+            Err(error) => plan.failed(&error).into_iter().map(Some).collect(),
         };
         let mut answers = answers.into_iter();
         let answer = |operation: &Operation| {
@@ -125,13 +128,7 @@ async fn recorded_levels<'a, S: BatchStore>(
     let recorded = Recorded::new(&found);
     let operations = operations.iter();
     let recorded = operations.filter(|one| recorded.find(one).is_some());
-    Ok(recorded.map(level).collect())
-}
-
-/// The level of an operation of one level.
-fn level(operation: &Operation) -> (&Sku, &Warehouse) {
-    let line = operation.first();
-    (&line.sku, &line.warehouse)
+    Ok(recorded.map(Operation::level).collect())
 }
 
 /// Whether the cause may be one row, one key or one SKU's share of the connections.
@@ -146,11 +143,6 @@ fn may_be_of_one(error: &StoreError) -> bool {
             | StoreError::Unexpected(_)
             | StoreError::Bug(_)
     )
-}
-
-fn failed(operations: &[Operation], mut error: StoreError) -> Vec<SharedAnswer> {
-    let answer = |_| SharedAnswer::Made(Err(error.share()));
-    operations.iter().map(answer).collect()
 }
 
 /// A defect is a warning once. If it is of one row, the request concerned reports it each time.

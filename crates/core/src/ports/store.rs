@@ -11,8 +11,8 @@ use async_trait::async_trait;
 
 use super::{AttemptOutcome, BatchAnswer, Expiry, LateAttempt, SharedAnswer, StoreError};
 use crate::stock::{
-    Deduction, Fence, HoldFilter, Idempotency, Movement, OpenHold, Operation, OperationId, Sku,
-    StockLevel, Warehouse,
+    Fence, HoldFilter, Idempotency, Movement, OpenHold, Operation, OperationId, Sku, StockLevel,
+    Warehouse,
 };
 
 /// Reads single levels and single operations.
@@ -106,13 +106,13 @@ pub trait HoldStore: OperationStore {
 /// Deducts stock without a plan.
 #[async_trait]
 pub trait DeductionStore: HoldStore {
-    /// Takes the units if there are enough: one guarded write.
-    async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome, StoreError>;
+    /// Makes a deduction of one level, if there are enough units: one guarded write.
+    async fn deduct(&self, deduction: &Operation) -> Result<AttemptOutcome, StoreError>;
 
     /// Writes the level that follows from `read`, if `condition` holds.
     async fn write_back(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         read: ReadLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome, StoreError>;

@@ -1,21 +1,13 @@
 //! Why a store could not carry an operation out, and what the caller is answered then.
 
-use std::error::Error;
-use std::fmt;
-use std::mem;
-use std::sync::Arc;
-
 use super::Expiry;
-use crate::stock::StockError;
-
-/// A driver's error, opaque to everything outside the stores.
-pub type DriverError = Box<dyn Error + Send + Sync>;
+use crate::stock::{DriverError, StockError};
 
 /// Why a store could not carry an operation out, sorted by what to do about it.
 ///
 /// Only [`StoreError::OutcomeUnknown`] leaves open whether the operation happened; after all others
 /// nothing was changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Deadlock or serialization failure: try the whole transaction again.
     #[error("the transaction was rolled back and can be tried again")]
@@ -67,51 +59,6 @@ impl StoreError {
             known => known,
         }
     }
-}
-
-impl StoreError {
-    /// The same error for another caller.
-    #[must_use]
-    pub fn share(&mut self) -> Self {
-        match self {
-            Self::Aborted(source) => Self::Aborted(share(source)),
-            Self::ConnectionLost(source) => Self::ConnectionLost(share(source)),
-            Self::LockWait(source) => Self::LockWait(share(source)),
-            Self::TooSlow(source) => Self::TooSlow(share(source)),
-            Self::KeyInFlight(source) => Self::KeyInFlight(share(source)),
-            Self::Exhausted => Self::Exhausted,
-            Self::Queued => Self::Queued,
-            Self::Unavailable(source) => Self::Unavailable(share(source)),
-            Self::Unexpected(source) => Self::Unexpected(share(source)),
-            Self::OutcomeUnknown(source, expiry) => Self::OutcomeUnknown(share(source), *expiry),
-            Self::Bug(source) => Self::Bug(share(source)),
-        }
-    }
-}
-
-/// A driver's error that several callers get.
-#[derive(Debug, Clone)]
-struct Shared(Arc<dyn Error + Send + Sync>);
-
-impl fmt::Display for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Error for Shared {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source()
-    }
-}
-
-fn share(source: &mut DriverError) -> DriverError {
-    if let Some(shared) = source.downcast_ref::<Shared>() {
-        return Box::new(shared.clone());
-    }
-    let shared = Shared(mem::replace(source, "shared".into()).into());
-    *source = Box::new(shared.clone());
-    Box::new(shared)
 }
 
 impl From<StoreError> for StockError {

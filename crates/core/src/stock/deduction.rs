@@ -1,60 +1,10 @@
-//! One deduction: the request and the answer.
+//! The answer to a deduction of one level.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
-use tokio::time::Instant;
 
-use super::{Caller, Idempotency, OperationId, Quantity, Remarks, Sku, StockError, Warehouse};
-
-/// A deduction to make.
-#[derive(Debug, Clone)]
-pub struct Deduction {
-    /// Its operation id.
-    pub operation: OperationId,
-    /// Who sent the request.
-    pub caller: Caller,
-    /// The SKU.
-    pub sku: Sku,
-    /// The warehouse.
-    pub warehouse: Warehouse,
-    /// How many units.
-    pub quantity: Quantity,
-    /// The caller's key, if one was sent.
-    pub idempotency: Option<Idempotency>,
-    /// What the caller remarks on it.
-    pub remarks: Remarks,
-    /// The strategy's name, for the ledger.
-    pub strategy: &'static str,
-    /// When the caller is answered at the latest. No attempt is made later.
-    pub deadline: Instant,
-}
-
-impl Deduction {
-    /// A deduction of one unit, for unit tests.
-    #[cfg(test)]
-    pub(crate) fn sample(sku: &str) -> Self {
-        Self {
-            operation: OperationId::mint(),
-            caller: Caller::anonymous(),
-            sku: Sku::parse(sku).expect("a valid SKU"),
-            warehouse: Warehouse::default(),
-            quantity: Quantity::ONE,
-            idempotency: None,
-            remarks: Remarks::default(),
-            strategy: "group-commit",
-            deadline: Instant::now() + std::time::Duration::from_secs(5),
-        }
-    }
-
-    /// The refusal if only this many units are available.
-    pub(crate) fn insufficient(&self, available: i64) -> StockError {
-        StockError::Insufficient {
-            requested: self.quantity.units(),
-            available,
-        }
-    }
-}
+use super::{OperationId, Sku, Warehouse};
 
 /// A deduction that was made.
 // A retry gets the first answer, rebuilt from the ledger. The comments are in the API's document.

@@ -1,13 +1,33 @@
 //! Why an operation on stock was not carried out, in terms that a caller can act on.
 
 use std::error::Error;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use super::{InvalidName, MAX_LINES, OperationId, Sku, Warehouse, WrongShard};
+
+/// A driver's error, opaque to everything outside the stores. All that wait for one answer can have it.
+#[derive(Debug, Clone)]
+pub struct DriverError(Arc<dyn Error + Send + Sync>);
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for DriverError {
+    fn from(error: E) -> Self {
+        Self(error.into().into())
+    }
+}
+
+impl Deref for DriverError {
+    type Target = dyn Error + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
 
 /// Why stock was not changed, or why the outcome is unknown.
 ///
 /// Every variant but [`StockError::OutcomeUnknown`] means that nothing was changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum StockError {
     /// There is no such SKU, or none in that warehouse.
     #[error("there is no such SKU in that warehouse; PUT /stock/{{sku}} with on_hand creates it")]
@@ -91,21 +111,21 @@ pub enum StockError {
         reason: String,
         /// The error of the lock server, if it does not work.
         #[source]
-        source: Option<Box<dyn Error + Send + Sync>>,
+        source: Option<DriverError>,
     },
     /// The database does not answer.
     #[error("the database is unavailable; nothing was changed")]
     Unavailable {
         /// The error of its driver.
         #[source]
-        source: Box<dyn Error + Send + Sync>,
+        source: DriverError,
     },
     /// The database ended a statement at its time limit.
     #[error("the database did not finish in time; nothing was changed")]
     TooSlow {
         /// The error of its driver.
         #[source]
-        source: Box<dyn Error + Send + Sync>,
+        source: DriverError,
     },
     /// It may or may not have happened. A retry with the same idempotency key finds out.
     #[error(
@@ -115,7 +135,7 @@ pub enum StockError {
     OutcomeUnknown {
         /// The error that left the outcome unknown.
         #[source]
-        source: Box<dyn Error + Send + Sync>,
+        source: DriverError,
     },
     /// A defect of the service.
     #[error("internal error: {what}")]
@@ -195,7 +215,7 @@ impl Refusal {
 }
 
 /// A line that refuses its operation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RefusedLine {
     /// Its number.
     pub line: i64,

@@ -5,13 +5,8 @@
 use std::fmt;
 
 use super::Movement;
+use super::ledger::{VERSION, number};
 use crate::names::named;
-
-/// The version of [`EventCursor`] as text.
-const VERSION: &str = "v1";
-
-/// How many digits a number has at most.
-const DIGITS: usize = 18;
 
 /// A position in the feed: right after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,10 +27,8 @@ impl EventCursor {
     /// Parses what [`fmt::Display`] wrote; `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.strip_prefix(VERSION)?.split(';').skip(1).map(|text| {
-            let is_number = text.len() <= DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse().ok().filter(|_| is_number)
-        });
+        let numbers = text.strip_prefix(VERSION)?.split(';').skip(1);
+        let mut numbers = numbers.map(number);
         let cursor = Self {
             seq: numbers.next()??,
             version: numbers

@@ -69,10 +69,18 @@ pub struct OpenHold {
     pub units: i64,
     /// When it ends, on the database's clock: milliseconds since 1970, or [`NEVER`].
     pub expires_at: i64,
-    /// Whether that time has come.
-    pub is_due: bool,
+    /// That clock, when the line was read.
+    pub now: i64,
     /// The reference of the hold. Its sale gets it, too.
     pub reference: Option<Remark>,
+}
+
+impl OpenHold {
+    /// Whether its time is over.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.expires_at <= self.now
+    }
 }
 
 /// A page of open lines of holds, in the order of their ends.

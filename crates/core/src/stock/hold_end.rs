@@ -3,8 +3,8 @@
 use tokio::time::Instant;
 
 use super::{
-    Caller, Change, Ending, How, Idempotency, Late, Line, Movement, MovementKind, OpenHold,
-    Operation, OperationId, Quantity, Refusal, Remark, Remarks, Sku, StockError, Warehouse, state,
+    Caller, Change, Ending, How, Late, Line, Movement, MovementKind, OpenHold, Operation,
+    OperationId, Quantity, Refusal, Remark, Remarks, Sku, StockError, Warehouse, state,
 };
 
 impl OpenHold {
@@ -37,20 +37,14 @@ pub fn final_end(ends: &[Movement], line: i64) -> Option<&Movement> {
 /// A request to end lines of a hold.
 #[derive(Debug, Clone)]
 pub struct HoldEnd {
-    /// The id of the operation that ends them.
-    pub operation: OperationId,
-    /// Who sent the request.
-    pub caller: Caller,
+    /// The operation that ends them, without its lines.
+    pub new: Operation,
     /// The operation id of the hold.
     pub hold: OperationId,
     /// Whether units are sold: late too, or only in time. `None`: all are given back.
     pub confirm: Option<Late>,
     /// The lines, and how many units of each are sold. None: all that are open.
     pub lines: Vec<(i64, Option<Quantity>)>,
-    /// The caller's key, if one was sent.
-    pub idempotency: Option<Idempotency>,
-    /// When the caller is answered at the latest.
-    pub deadline: Instant,
 }
 
 /// What is to be done about a [`HoldEnd`].
@@ -133,7 +127,7 @@ impl HoldEnd {
                 by: Some(end.operation),
             }));
         }
-        let reference = held[0].remarks.reference.clone();
+        let reference = held[0].reference.clone();
         Ok(Resolved::Operation(Box::new(
             self.operation(lines, reference),
         )))
@@ -161,17 +155,13 @@ impl HoldEnd {
 
     fn operation(&self, lines: Vec<Line>, reference: Option<Remark>) -> Operation {
         Operation {
-            id: self.operation,
-            caller: self.caller.clone(),
             lines,
-            idempotency: self.idempotency.clone(),
             // The sale belongs to the order that the hold was made for.
             remarks: Remarks {
                 reference,
                 ..Remarks::default()
             },
-            strategy: None,
-            deadline: self.deadline,
+            ..self.new.clone()
         }
     }
 
@@ -188,13 +178,10 @@ impl HoldEnd {
         ends: &[Movement],
     ) -> Result<Operation, StockError> {
         let end = Self {
-            operation: new.id,
-            caller: new.caller.clone(),
+            new: new.clone(),
             hold: replaced,
             confirm: None,
             lines: Vec::new(),
-            idempotency: None,
-            deadline: new.deadline,
         };
         let first = held.iter().find(|one| one.kind == MovementKind::Held);
         let line = first.map_or(0, |first| first.line);

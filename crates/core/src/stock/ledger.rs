@@ -9,11 +9,14 @@ use std::fmt;
 
 use super::{Movement, MovementKind, OperationId, Sku, Warehouse};
 
-/// The version of [`LedgerCursor`] as text.
-const VERSION: &str = "v1";
+/// The version of cursors as text.
+pub(super) const VERSION: &str = "v1";
 
-/// How many digits a `level_version` has at most.
-const DIGITS: usize = 18;
+/// A number in a cursor, which has at most 18 digits.
+pub(super) fn number(text: &str) -> Option<i64> {
+    let is_number = text.len() <= 18 && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
 
 /// The start of the next page: the `level_version` of its first movement, in each warehouse that has more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +29,7 @@ impl LedgerCursor {
         let (version, positions) = text.split_once(';')?;
         let position = |text: &str| {
             let (warehouse, position) = text.split_once(':')?;
-            let is_number =
-                position.len() <= DIGITS && position.bytes().all(|byte| byte.is_ascii_digit());
-            let position = position.parse().ok().filter(|_| is_number)?;
-            Some((Warehouse::parse(warehouse).ok()?, position))
+            Some((Warehouse::parse(warehouse).ok()?, number(position)?))
         };
         let positions: Option<BTreeMap<_, _>> = positions.split(';').map(position).collect();
         (version == VERSION).then_some(Self(positions?))

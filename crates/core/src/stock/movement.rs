@@ -1,8 +1,8 @@
 //! The ledger: one movement for every change of a level. Movements are never altered.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::{OperationId, Remarks, RequestHash, Sku, Warehouse};
+use super::{OperationId, Remark, RequestHash, Sku, Warehouse};
 
 /// What kind of change a movement records.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -70,45 +70,64 @@ impl From<String> for MovementKind {
     }
 }
 
+impl Serialize for MovementKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 /// One row of the ledger.
-#[derive(Debug, Clone, PartialEq, Eq)]
+// The comments are in the API's document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MovementBody))]
 pub struct Movement {
-    /// The operation that it belongs to.
+    /// The id of the operation.
+    #[serde(rename = "id")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub operation: OperationId,
-    /// Its line in the operation. A return has the line of its sale, and the end of a hold that of the hold.
+    /// Its line in the operation, from 0. A return has the line of its sale, the end of a hold that of the hold.
     pub line: i64,
     /// The SKU.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub sku: Sku,
     /// The warehouse.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub warehouse: Warehouse,
-    /// The kind of change.
+    /// `received`, `deducted`, `adjusted`, `returned`, `held`, `released` or `expired`. A later release may have recorded other kinds.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub kind: MovementKind,
-    /// Units added to `on_hand`; negative for a sale.
+    /// Units added; negative for a sale.
     pub delta: i64,
-    /// Units added to `held`; negative if a hold ends.
+    /// Units set aside; negative if they are no longer.
     pub held_delta: i64,
-    /// Units available right after it.
+    /// Units available after the movement.
     pub available_after: i64,
-    /// Its place in the order of the level's commits: the version of the level after it.
+    /// The version of the level after the movement: its place in the order of the level's commits, without
+    /// gaps.
     pub level_version: i64,
-    /// The version of the level that it was computed from, if the level was read first: by a
-    /// read-check-write strategy, or to set an existing level. Two movements of one level with the
-    /// same `read_version` are a lost update: both were computed from the same state.
+    /// The version that a read-check-write strategy or a PUT had read. Two movements with the same
+    /// version are a lost update.
     pub read_version: Option<i64>,
-    /// The strategy that protected it; `None` if it is not a deduction.
+    /// The strategy of a deduction.
     pub strategy: Option<String>,
     /// Who sent the request.
     pub caller: String,
-    /// The caller's key, if one was sent.
+    /// The Idempotency-Key of the request. Only the first line of an operation has it.
     pub idempotency_key: Option<String>,
     /// The hash of the request, if it had an idempotency key.
+    #[serde(skip)]
     pub request_hash: Option<RequestHash>,
-    /// What the caller remarked on it.
-    pub remarks: Remarks,
-    /// The sale of which units came back, if it is a return; the hold that ended, if it is the end of one.
+    /// The reason of a change that is not a deduction.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub reason: Option<Remark>,
+    /// The external reference.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub reference: Option<Remark>,
+    /// The id of the sale, if units of it came back; of the hold, if it ended.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub reverses: Option<OperationId>,
-    /// How many units came back, if it is a return. They are in `delta` only if they are on hand again.
+    /// How many units came back. They are in `delta` only if they are on hand again.
     pub returned: Option<i64>,
-    /// When the database recorded it: RFC 3339, UTC.
+    /// When it was recorded: RFC 3339, UTC.
     pub created_at: String,
 }

@@ -6,8 +6,8 @@ use std::iter;
 use tokio::time::Instant;
 
 use super::{
-    Caller, Deduction, Ending, Holding, How, Idempotency, MAX_LINES, Movement, OperationId,
-    Precondition, Quantity, Remark, Remarks, Scope, Sku, StockError, Warehouse,
+    Caller, Ending, Holding, How, Idempotency, MAX_LINES, Movement, OperationId, Precondition,
+    Quantity, Remark, Remarks, Scope, Sku, StockError, Warehouse,
 };
 
 /// The highest number of a line in the ledger: an operation that holds [`MAX_LINES`] lines may end as many of
@@ -246,7 +246,24 @@ impl Operation {
         remarks: Remarks,
         deadline: Instant,
     ) -> Result<Self, StockError> {
-        if lines.len() > 1 && idempotency.is_none() {
+        let new = Self {
+            id: OperationId::mint(),
+            caller,
+            lines: Vec::new(),
+            idempotency,
+            remarks,
+            strategy: None,
+            deadline,
+        };
+        new.with_lines(lines)
+    }
+
+    /// The same operation, with these lines.
+    ///
+    /// # Errors
+    /// As [`Operation::of_lines`].
+    pub fn with_lines(self, lines: Vec<Line>) -> Result<Self, StockError> {
+        if lines.len() > 1 && self.idempotency.is_none() {
             return Err(StockError::KeyRequired);
         }
         // Not each once: a line may take units of each of its levels.
@@ -254,15 +271,7 @@ impl Operation {
         if levels > MAX_LINES {
             return Err(StockError::TooManyLevels { levels });
         }
-        Ok(Self {
-            id: OperationId::mint(),
-            caller,
-            lines,
-            idempotency,
-            remarks,
-            strategy: None,
-            deadline,
-        })
+        Ok(Self { lines, ..self })
     }
 
     /// A new operation of this line, without a key.
@@ -334,24 +343,6 @@ impl Operation {
         self.is_single() && ends_open_line || self.needs_only_units()
     }
 
-    /// The same deduction, under a strategy.
-    #[must_use]
-    pub fn to_deduction(&self, strategy: &'static str) -> Option<Deduction> {
-        let quantity = self.as_deduction()?;
-        let Line { sku, warehouse, .. } = self.first().clone();
-        Some(Deduction {
-            operation: self.id,
-            caller: self.caller.clone(),
-            sku,
-            warehouse,
-            quantity,
-            idempotency: self.idempotency.clone(),
-            remarks: self.remarks.clone(),
-            strategy,
-            deadline: self.deadline,
-        })
-    }
-
     /// The first line.
     ///
     /// # Panics
@@ -360,19 +351,43 @@ impl Operation {
     pub fn first(&self) -> &Line {
         self.lines.first().expect("an operation has a line")
     }
-}
 
-impl From<Deduction> for Operation {
-    fn from(deduction: Deduction) -> Self {
-        let change = Change::Deduct(deduction.quantity);
+    /// SKU and warehouse of the first line.
+    #[must_use]
+    pub fn level(&self) -> (&Sku, &Warehouse) {
+        let line = self.first();
+        (&line.sku, &line.warehouse)
+    }
+
+    /// The same, to keep.
+    pub(crate) fn owned_level(&self) -> (Sku, Warehouse) {
+        let (sku, warehouse) = self.level();
+        (sku.clone(), warehouse.clone())
+    }
+
+    /// The units that the first line takes or sets aside.
+    #[must_use]
+    pub fn units(&self) -> i64 {
+        self.first().change.quantity().map_or(0, Quantity::units)
+    }
+
+    /// The refusal if only this many units are available.
+    pub(crate) fn insufficient(&self, available: i64) -> StockError {
+        StockError::Insufficient {
+            requested: self.units(),
+            available,
+        }
+    }
+
+    /// A deduction of one unit, for unit tests.
+    #[cfg(test)]
+    pub(crate) fn sample(sku: &str) -> Self {
+        let sku = Sku::parse(sku).expect("a valid SKU");
+        let line = Line::new(sku, Warehouse::default(), Change::Deduct(Quantity::ONE));
+        let deadline = Instant::now() + std::time::Duration::from_secs(5);
         Self {
-            id: deduction.operation,
-            caller: deduction.caller,
-            lines: vec![Line::new(deduction.sku, deduction.warehouse, change)],
-            idempotency: deduction.idempotency,
-            remarks: deduction.remarks,
-            strategy: Some(deduction.strategy),
-            deadline: deduction.deadline,
+            strategy: Some("group-commit"),
+            ..Self::of_line(Caller::anonymous(), line, None, deadline)
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What a caller remarks on an operation. The ledger keeps remarks; nothing here interprets them.
 
+use serde::Serialize;
+
 /// One remark: 1 to 200 characters, no control characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark(String);
 
 impl Remark {
@@ -25,6 +27,12 @@ impl Remark {
             ));
         }
         Ok(Self(text))
+    }
+
+    /// A remark with this text, which the ledger has.
+    #[must_use]
+    pub fn recorded(text: String) -> Self {
+        Self(text)
     }
 
     /// The text itself.
@@ -54,12 +62,5 @@ impl Remarks {
     #[must_use]
     pub fn texts(&self) -> [Option<&str>; 2] {
         [&self.reason, &self.reference].map(|remark| remark.as_ref().map(Remark::as_str))
-    }
-
-    /// The remarks with these texts, which the ledger has.
-    #[must_use]
-    pub fn recorded(texts: [Option<String>; 2]) -> Self {
-        let [reason, reference] = texts.map(|text| text.map(Remark));
-        Self { reason, reference }
     }
 }

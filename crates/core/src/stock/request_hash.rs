@@ -23,18 +23,23 @@ impl RequestHash {
         ))
     }
 
-    /// The hash of a reversal. `quantity` is `None` if all units come back that are left.
+    /// The hash of a reversal of these lines of a sale, in their order. Of no lines: of so many units; `None`: all
+    /// that are left.
     #[must_use]
     pub fn of_reversal(
         sale: OperationId,
-        quantity: Option<Quantity>,
+        (quantity, lines): (Option<Quantity>, &[(i64, Option<Quantity>)]),
         restock: bool,
         reason: &str,
     ) -> Self {
-        let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
-        Self::of_lines(&format!(
-            "reverse\n{sale}\t{quantity}\t{restock}\n{reason}\n"
-        ))
+        let text = if lines.is_empty() {
+            let quantity = units(quantity);
+            format!("reverse\n{sale}\t{quantity}\t{restock}\n{reason}\n")
+        } else {
+            let lines = numbered(lines);
+            format!("reverse together\n{sale}\t{restock}\n{lines}{reason}\n")
+        };
+        Self::of_lines(&text)
     }
 
     /// The hash of deductions, or of adjustments, which are made together. A single one has the hash of the
@@ -100,24 +105,6 @@ impl RequestHash {
         Self::of_lines(&format!("replaces\n{hold}\n{:02x?}\n", self.0))
     }
 
-    /// The hash of a reversal of these lines of a sale, in their order.
-    #[must_use]
-    pub fn of_returns(
-        sale: OperationId,
-        lines: &[(i64, Option<Quantity>)],
-        restock: bool,
-        reason: &str,
-    ) -> Self {
-        let line = |(line, quantity): &(i64, Option<Quantity>)| {
-            let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
-            format!("{line}\t{quantity}\n")
-        };
-        let lines: String = lines.iter().map(line).collect();
-        Self::of_lines(&format!(
-            "reverse together\n{sale}\t{restock}\n{lines}{reason}\n"
-        ))
-    }
-
     /// The hash of a request to end lines of a hold.
     #[must_use]
     pub fn of_hold_end(
@@ -125,11 +112,7 @@ impl RequestHash {
         confirm: Option<Late>,
         lines: &[(i64, Option<Quantity>)],
     ) -> Self {
-        let line = |(line, quantity): &(i64, Option<Quantity>)| {
-            let quantity = quantity.map_or_else(|| "all".to_owned(), |units| units.to_string());
-            format!("{line}\t{quantity}\n")
-        };
-        let lines: String = lines.iter().map(line).collect();
+        let lines = numbered(lines);
         let end = match confirm {
             Some(Late::Allowed) => "confirm",
             Some(Late::Refused) => "confirm in time",
@@ -143,9 +126,20 @@ impl RequestHash {
     }
 }
 
+/// Lines by their numbers, with the units of each.
+fn numbered(lines: &[(i64, Option<Quantity>)]) -> String {
+    let line =
+        |(line, quantity): &(i64, Option<Quantity>)| format!("{line}\t{}\n", units(*quantity));
+    lines.iter().map(line).collect()
+}
+
+fn units(quantity: Option<Quantity>) -> String {
+    quantity.map_or_else(|| "all".to_owned(), |units| units.to_string())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Count;
+    use super::super::{Count, Remark};
     use super::*;
 
     /// The first release computed this hash, and its ledgers have it.
@@ -182,7 +176,9 @@ mod tests {
             let on_hand = 7;
             [line("a", "main", Change::Count(Count { on_hand, from }))]
         };
-        let remarks = Remarks::recorded([Some("transfer".to_owned()), Some("R-1".to_owned())]);
+        let [reason, reference] =
+            ["transfer", "R-1"].map(|text| Some(Remark::recorded(text.to_owned())));
+        let remarks = Remarks { reason, reference };
         for (lines, remarks, expected) in [
             (
                 &counted(CountedFrom::Units(5))[..],

@@ -1,19 +1,14 @@
 //! Taking sold units back.
 
-use tokio::time::Instant;
-
 use super::{
-    Caller, Change, Idempotency, Line, Movement, MovementKind, Operation, OperationId, Quantity,
-    Remark, Remarks, Return, StockError,
+    Change, Line, Movement, MovementKind, Operation, OperationId, Quantity, Return, StockError,
 };
 
 /// Takes units of a sale back.
 #[derive(Debug, Clone)]
 pub struct Reversal {
-    /// The operation id of the movement that records the return.
-    pub operation: OperationId,
-    /// Who sent the request.
-    pub caller: Caller,
+    /// The operation that takes them back, without its lines.
+    pub new: Operation,
     /// The operation id of the sale.
     pub sale: OperationId,
     /// How many units come back; `None`: all that are left.
@@ -22,12 +17,6 @@ pub struct Reversal {
     pub lines: Vec<(i64, Option<Quantity>)>,
     /// Whether they are on hand again.
     pub restock: bool,
-    /// The reason.
-    pub reason: Remark,
-    /// The caller's key, if one was sent.
-    pub idempotency: Option<Idempotency>,
-    /// When the caller is answered at the latest. No return is made later.
-    pub deadline: Instant,
 }
 
 impl Reversal {
@@ -63,13 +52,6 @@ impl Reversal {
             });
             lines.push(Line::new(sale.sku, sale.warehouse, change));
         }
-        let remarks = Remarks {
-            reason: Some(self.reason),
-            ..Remarks::default()
-        };
-        Ok(Operation {
-            id: self.operation,
-            ..Operation::of_lines(self.caller, lines, self.idempotency, remarks, self.deadline)?
-        })
+        self.new.with_lines(lines)
     }
 }

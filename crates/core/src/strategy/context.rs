@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Available, LocalMutexes, Strategy};
 use crate::deduct::{Asked, Counters, DeductionLock, RetryPolicy, Scheduler};
 use crate::ports::{DeductionMetrics, DeductionStore, Lock};
-use crate::stock::Deduction;
+use crate::stock::Operation;
 
 /// Everything that the strategies of one replica work with.
 #[derive(Debug)]
@@ -77,8 +77,8 @@ impl Default for Safeguards {
 pub struct DeductionRun<'a> {
     /// The store, the locks, the retry policy.
     pub context: &'a DeductionContext,
-    /// What to deduct. Every attempt carries the same operation id.
-    pub deduction: &'a Deduction,
+    /// What to deduct, from one level. Every attempt carries the same operation id.
+    pub deduction: &'a Operation,
     /// How a lock strategy protects itself from a lost lock.
     pub safeguards: Safeguards,
     /// The lock of a lock strategy.
@@ -95,7 +95,7 @@ impl<'a> DeductionRun<'a> {
     pub fn new(
         context: &'a DeductionContext,
         strategy: Strategy,
-        deduction: &'a Deduction,
+        deduction: &'a Operation,
         safeguards: Safeguards,
     ) -> Self {
         let lock = context.locks.get(strategy);

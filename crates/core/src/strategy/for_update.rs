@@ -7,10 +7,8 @@
 
 use super::DeductionRun;
 use crate::ports::{AttemptOutcome, StoreError};
-use crate::stock::Operation;
 
 /// The store locks, reads, plans and writes in one transaction.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let operation = Operation::from(run.deduction.clone());
-    run.context.store.write(&operation).await
+    run.context.store.write(run.deduction).await
 }

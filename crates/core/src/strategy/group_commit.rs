@@ -7,19 +7,18 @@
 
 use super::{DeductionContext, DeductionRun};
 use crate::ports::{AttemptOutcome, StoreError};
-use crate::stock::{Deduction, Operation, StockError};
+use crate::stock::{Operation, StockError};
 
 /// One of the next batches makes the attempt.
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
-    let operation = Operation::from(run.deduction.clone());
-    run.context.scheduler.attempt(operation).await
+    run.context.scheduler.attempt(run.deduction.clone()).await
 }
 
 /// The refusal if the level is known to be sold out. A request with a key may be the retry of a sale,
 /// which only the ledger knows.
 pub(super) fn known_refusal(
     context: &DeductionContext,
-    deduction: &Deduction,
+    deduction: &Operation,
 ) -> Option<StockError> {
     if deduction.idempotency.is_some() {
         return None;

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::stock::Deduction;
+use crate::stock::Operation;
 
 /// The number of mutexes: enough that two hot SKUs rarely share one, and bounded for any number of
 /// SKUs.
@@ -30,7 +30,7 @@ impl LocalMutexes {
     /// A tokio mutex, not a std one, because it is held across the awaits of the store.
     pub(super) async fn lock(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         limit: impl Future<Output = ()>,
     ) -> Option<MutexGuard<'_, ()>> {
         tokio::select! {
@@ -40,9 +40,9 @@ impl LocalMutexes {
         }
     }
 
-    fn stripe(&self, deduction: &Deduction) -> &Mutex<()> {
+    fn stripe(&self, deduction: &Operation) -> &Mutex<()> {
         let mut hasher = DefaultHasher::new();
-        (&deduction.sku, &deduction.warehouse).hash(&mut hasher);
+        deduction.level().hash(&mut hasher);
         let stripe = hasher.finish() % STRIPES as u64;
         &self.stripes[usize::try_from(stripe).expect("a stripe's number is small")]
     }

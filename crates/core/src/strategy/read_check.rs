@@ -12,11 +12,12 @@ pub(super) async fn read_check_write(
 ) -> Result<AttemptOutcome, StoreError> {
     let deduction = run.deduction;
     let store = &run.context.store;
-    let Some(level) = store.level(&deduction.sku, &deduction.warehouse).await? else {
+    let (sku, warehouse) = deduction.level();
+    let Some(level) = store.level(sku, warehouse).await? else {
         return Ok(AttemptOutcome::UnknownSku);
     };
     let available = level.available();
-    if available < deduction.quantity.units() {
+    if available < deduction.units() {
         return Ok(AttemptOutcome::Insufficient { available });
     }
     if is_lost() {
@@ -27,8 +28,8 @@ pub(super) async fn read_check_write(
         .await?;
     let metrics = &run.context.metrics;
     match written {
-        AttemptOutcome::Conflict => metrics.write_refused(deduction.strategy, "version"),
-        AttemptOutcome::LockLost => metrics.write_refused(deduction.strategy, "fence"),
+        AttemptOutcome::Conflict => metrics.write_refused(run.strategy.name(), "version"),
+        AttemptOutcome::LockLost => metrics.write_refused(run.strategy.name(), "fence"),
         _ => {}
     }
     Ok(written)

@@ -12,7 +12,7 @@ use crate::ports::{AttemptOutcome, Condition, ReadLevel, StoreError};
 pub(super) async fn attempt(run: &DeductionRun<'_>) -> Result<AttemptOutcome, StoreError> {
     let left = run.left_in_counter();
     let read = ReadLevel {
-        available: left + run.deduction.quantity.units(),
+        available: left + run.deduction.units(),
         version: None,
     };
     let store = &run.context.store;

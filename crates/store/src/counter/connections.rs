@@ -6,10 +6,11 @@
 //! its parts itself.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool, PoolError, Runtime, Timeouts};
+use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -103,12 +104,12 @@ impl Connections {
 
     /// The connections of the calls that begin now.
     pub(super) fn current(&self) -> Opened {
-        Arc::clone(&self.lock())
+        Arc::clone(&self.opened.lock())
     }
 
     /// Opens others for the calls that follow, unless that has happened. Not to a cluster.
     pub(super) fn forget(&self, used: &Opened) {
-        let mut opened = self.lock();
+        let mut opened = self.opened.lock();
         if !self.is_cluster() && Arc::ptr_eq(&opened, used) {
             *opened = Opened::default();
         }
@@ -201,11 +202,6 @@ impl Connections {
             self.forget(opened);
         }
         unavailable(error)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Opened> {
-        // No code panics while it holds this mutex.
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

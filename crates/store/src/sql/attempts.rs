@@ -35,11 +35,7 @@ impl<D: Dialect> BatchStore for SqlStore<D> {
                 BatchGuard::Available => {
                     let clock = connection.server_time();
                     let plan = Plan::unread(batch, Instant::now(), clock);
-                    if plan.has_holds() {
-                        self.write_holds(connection, plan).await
-                    } else {
-                        Ok(self.write_plan(connection, plan).await)
-                    }
+                    self.write_plan(connection, plan).await
                 }
                 BatchGuard::Version => self.write_on_version(connection, batch).await,
                 BatchGuard::OpenLines => {
@@ -153,24 +149,12 @@ impl<D: Dialect> SqlStore<D> {
         let reading = snapshot(&mut connection, batch, RowLocks::None);
         let reading = self.read(3 * READ, reading).await?;
         let plan = Plan::new(&reading.snapshot, batch, Instant::now());
-        Ok(self.write_plan(connection, plan).await)
+        self.write_plan(connection, plan).await
     }
 
-    /// Writes a plan in one message.
-    async fn write_plan<'a>(&self, connection: PooledConnection<D>, plan: Plan<'a>) -> Tried<'a> {
-        let Some(deadline) = plan.deadline() else {
-            return (plan, Ok(Written::Levels(Vec::new())), Expiry::passed());
-        };
-        let expiry = connection.expiry(deadline);
-        let write = Write::new(&plan, expiry.at, true);
-        let sent = D::write(Session::Fresh(connection), &write);
-        let written = self.write(sent).await;
-        (plan, written, expiry)
-    }
-
-    /// Writes a plan that nothing was read for, with the rows of its holds. No other transaction waits for those,
-    /// so the order of locks stays.
-    async fn write_holds<'a>(
+    /// Writes a plan whose rows are not locked, in one message. The rows of its holds are written before; no other
+    /// transaction waits for those, so the order of locks stays.
+    async fn write_plan<'a>(
         &self,
         connection: PooledConnection<D>,
         plan: Plan<'a>,
@@ -179,22 +163,25 @@ impl<D: Dialect> SqlStore<D> {
             return Ok((plan, Ok(Written::Levels(Vec::new())), Expiry::passed()));
         };
         let expiry = connection.expiry(deadline);
-        let rows = async {
-            let mut tx = connection.begin(D::texts().begin.as_str()).await?;
-            let inserted = holds::write(&mut tx, &plan).await?;
-            if inserted == Inserted::Duplicate {
-                tx.roll_back().await;
-                return Ok(None);
+        let session = if plan.has_holds() {
+            let rows = async {
+                let mut tx = connection.begin(D::texts().begin.as_str()).await?;
+                let inserted = holds::write(&mut tx, &plan).await?;
+                if inserted == Inserted::Duplicate {
+                    tx.roll_back().await;
+                    return Ok(None);
+                }
+                Ok(Some(tx))
+            };
+            match self.read(2 * READ, rows).await? {
+                Some(tx) => Session::Open(tx),
+                None => return Ok((plan, Ok(Written::Duplicate), expiry)),
             }
-            Ok(Some(tx))
+        } else {
+            Session::Fresh(connection)
         };
-        let written = match self.read(2 * READ, rows).await? {
-            Some(tx) => {
-                let write = Write::new(&plan, expiry.at, true);
-                self.write(D::write(Session::Open(tx), &write)).await
-            }
-            None => Ok(Written::Duplicate),
-        };
+        let write = Write::new(&plan, expiry.at, true);
+        let written = self.write(D::write(session, &write)).await;
         Ok((plan, written, expiry))
     }
 
@@ -293,7 +280,7 @@ impl<D: Dialect> SqlStore<D> {
                 BatchAttempt::Alone
             }
             Err(error) => {
-                let failed = plan.failed(error.expiring(expiry));
+                let failed = plan.failed(&error.expiring(expiry));
                 self.with_recorded(failed).await
             }
         })

@@ -12,7 +12,7 @@ use super::statement::{Statement, Value, values};
 use super::statements::Texts;
 use crate::StoreError;
 use stocklock_core::ports::{Condition, Expiry, ReadLevel};
-use stocklock_core::stock::{Operation, Quantity};
+use stocklock_core::stock::Operation;
 
 /// A version that no level has.
 const NO_VERSION: i64 = -1;
@@ -36,9 +36,9 @@ pub(crate) struct ConditionalWrite<'a> {
 
 impl<'a> ConditionalWrite<'a> {
     /// Takes the units if enough are available.
-    pub(crate) fn if_available(operation: &'a Operation, quantity: Quantity) -> Self {
+    pub(crate) fn if_available(operation: &'a Operation) -> Self {
         Self {
-            row: NewRow::of_sale(operation, quantity, None),
+            row: NewRow::of_sale(operation, None),
             statement: |texts| &texts.if_available,
             level_values: values![None::<i64>, None::<i64>, None::<i64>, None::<&str>],
             deadline: operation.deadline,
@@ -50,20 +50,19 @@ impl<'a> ConditionalWrite<'a> {
     /// level is still the one that was read.
     pub(crate) fn from_read(
         operation: &'a Operation,
-        quantity: Quantity,
         read: ReadLevel,
         condition: Condition<'a>,
     ) -> Self {
         let mut write = Self {
-            row: NewRow::of_sale(operation, quantity, read.version),
-            ..Self::if_available(operation, quantity)
+            row: NewRow::of_sale(operation, read.version),
+            ..Self::if_available(operation)
         };
         // NULL would be no condition.
         let unchanged = read.version.unwrap_or(NO_VERSION);
         match condition {
             Condition::None => {
                 write.statement = |texts| &texts.set;
-                write.level_values[0] = (read.available - quantity.units()).into();
+                write.level_values[0] = (read.available - operation.units()).into();
             }
             Condition::Version => {
                 write.statement = |texts| &texts.if_unchanged;
@@ -106,32 +105,32 @@ pub(super) mod tests {
 
     use super::*;
     use stocklock_core::stock::{
-        Caller, Deduction, Idempotency, IdempotencyKey, OperationId, Remarks, RequestHash, Sku,
-        Warehouse,
+        Caller, Change, Idempotency, IdempotencyKey, Line, OperationId, Quantity, Remarks,
+        RequestHash, Sku, Warehouse,
     };
 
     /// A sale of one unit, with a key.
     pub(in crate::sql) fn sale() -> Operation {
-        Operation::from(Deduction {
-            operation: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
+        let sku = Sku::parse("sample").unwrap();
+        let one = Change::Deduct(Quantity::ONE);
+        Operation {
+            id: OperationId(uuid!("01234567-89ab-7def-8123-456789abcdef")),
             caller: Caller::anonymous(),
-            sku: Sku::parse("sample").unwrap(),
-            warehouse: Warehouse::default(),
-            quantity: Quantity::ONE,
+            lines: vec![Line::new(sku, Warehouse::default(), one)],
             idempotency: Some(Idempotency {
                 caller: Caller::anonymous(),
                 key: IdempotencyKey::parse("sample-key").unwrap(),
                 hash: RequestHash([0; 32]),
             }),
             remarks: Remarks::default(),
-            strategy: "single-sql",
+            strategy: Some("single-sql"),
             deadline: Instant::now() + Duration::from_mins(1),
-        })
+        }
     }
 
     /// The write of the snapshots. `make bench` knows these values.
     pub(in crate::sql) fn sample(sale: &Operation) -> ConditionalWrite<'_> {
-        let write = ConditionalWrite::if_available(sale, Quantity::ONE);
+        let write = ConditionalWrite::if_available(sale);
         // In the year 2100.
         let at = 4_102_444_800_000;
         let expiry = Expiry {

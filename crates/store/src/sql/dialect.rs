@@ -2,7 +2,7 @@
 
 use super::conditional_write::ConditionalWrite;
 use super::pool::{PooledConnection, Server};
-use super::statements::{Files, Texts};
+use super::statements::Files;
 use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result};
 
@@ -24,9 +24,6 @@ pub(crate) trait Dialect: Server + Clone {
     /// If a commit may be visible that a synchronous standby does not have: a statement that has a row if there is
     /// a standby, and one whose commit waits for it.
     const STANDBY: Option<[&str; 2]> = None;
-
-    /// The statements of all dialects.
-    fn texts() -> &'static Texts;
 
     /// The maximum number of operations that share a statement. With the longest values, 256 fit into one
     /// megabyte, the smallest `max_allowed_packet` in use.

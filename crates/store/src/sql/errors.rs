@@ -7,7 +7,7 @@
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 use sqlx::sqlite::SqliteError;
-use stocklock_core::ports::DriverError;
+use stocklock_core::stock::DriverError;
 
 use crate::{Result, StoreError};
 
@@ -129,7 +129,10 @@ fn with_code(error: &sqlx::Error) -> String {
 /// CHECK. Nothing was changed.
 pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
     let verdict = classify(&error);
-    let source = Box::new(error);
+    let source = match verdict {
+        Verdict::Unknown => with_code(&error).into(),
+        _ => error.into(),
+    };
     match verdict {
         Verdict::RetryTransaction => StoreError::Aborted(source),
         Verdict::RollBackThenRetry => StoreError::LockWait(source),
@@ -137,7 +140,7 @@ pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
         Verdict::ConnectionLost | Verdict::Stale => StoreError::ConnectionLost(source),
         Verdict::Unavailable | Verdict::Full => unavailable(source),
         Verdict::Duplicate | Verdict::Bug => StoreError::Bug(source),
-        Verdict::Unknown => StoreError::Unexpected(with_code(&source).into()),
+        Verdict::Unknown => StoreError::Unexpected(source),
     }
 }
 
@@ -186,7 +189,7 @@ pub(super) fn inserted<T>(answer: sqlx::Result<T>, has_key: bool) -> Result<Inse
     };
     match classify(&error) {
         Verdict::Duplicate => Ok(Inserted::Duplicate),
-        Verdict::RollBackThenRetry if has_key => Err(StoreError::KeyInFlight(Box::new(error))),
+        Verdict::RollBackThenRetry if has_key => Err(StoreError::KeyInFlight(error.into())),
         _ => Err(before_commit(error)),
     }
 }
@@ -195,7 +198,7 @@ pub(super) fn inserted<T>(answer: sqlx::Result<T>, has_key: bool) -> Result<Inse
 /// transaction was faster: try again.
 pub(super) fn conflict_if_duplicate(error: sqlx::Error) -> StoreError {
     if classify(&error) == Verdict::Duplicate {
-        return StoreError::Aborted(Box::new(error));
+        return StoreError::Aborted(error.into());
     }
     before_commit(error)
 }

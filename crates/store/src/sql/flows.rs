@@ -20,7 +20,7 @@ use stocklock_core::ports::{
     OperationStore, ReadLevel, SharedAnswer, write_batch, write_shared,
 };
 use stocklock_core::stock::{
-    Deduction, Fence, Movement, Operation, OperationFilter, OperationId, Quantity, Sku, Warehouse,
+    Fence, Movement, Operation, OperationFilter, OperationId, Sku, Warehouse,
 };
 
 #[async_trait]
@@ -107,22 +107,20 @@ async fn write_without_change<D: Dialect>(
 
 #[async_trait]
 impl<D: Dialect> DeductionStore for SqlStore<D> {
-    async fn deduct(&self, deduction: &Deduction) -> Result<AttemptOutcome> {
-        self.deduct_guarded(&deduction.clone().into()).await
+    async fn deduct(&self, deduction: &Operation) -> Result<AttemptOutcome> {
+        self.deduct_guarded(deduction).await
     }
 
     async fn write_back(
         &self,
-        deduction: &Deduction,
+        deduction: &Operation,
         read: ReadLevel,
         condition: Condition<'_>,
     ) -> Result<AttemptOutcome> {
-        let operation = Operation::from(deduction.clone());
-        let quantity = deduction.quantity;
-        let write = ConditionalWrite::from_read(&operation, quantity, read, condition);
-        match (self.conditional_write(&operation, write).await?, condition) {
+        let write = ConditionalWrite::from_read(deduction, read, condition);
+        match (self.conditional_write(deduction, write).await?, condition) {
             (Some(outcome), _) => Ok(outcome),
-            (None, Condition::None) => self.refusal(&operation, quantity).await,
+            (None, Condition::None) => self.refusal(deduction).await,
             (None, Condition::Version) => Ok(AttemptOutcome::Conflict),
             (None, Condition::Fence(fence)) => self.fenced_refusal(deduction, fence).await,
         }
@@ -165,13 +163,13 @@ impl<D: Dialect> SqlStore<D> {
 
     /// Makes one operation. A deduction of one line is one guarded write.
     pub(super) async fn deduct_guarded(&self, operation: &Operation) -> Result<AttemptOutcome> {
-        let Some(quantity) = operation.as_deduction() else {
+        if operation.as_deduction().is_none() {
             return self.write_one(operation).await;
-        };
-        let write = ConditionalWrite::if_available(operation, quantity);
+        }
+        let write = ConditionalWrite::if_available(operation);
         match self.conditional_write(operation, write).await? {
             Some(outcome) => Ok(outcome),
-            None => self.refusal(operation, quantity).await,
+            None => self.refusal(operation).await,
         }
     }
 
@@ -181,7 +179,7 @@ impl<D: Dialect> SqlStore<D> {
         operation: &Operation,
         mut write: ConditionalWrite<'_>,
     ) -> Result<Option<AttemptOutcome>> {
-        let sku = &operation.first().sku;
+        let (sku, _) = operation.level();
         let mut connections = self.writers.for_row(sku);
         loop {
             let connection = connections.acquire().await?;
@@ -200,16 +198,17 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// Why SQL refused to take the units, by the level as it is now.
-    async fn refusal(&self, operation: &Operation, quantity: Quantity) -> Result<AttemptOutcome> {
-        let line = operation.first();
-        let level = self.level(&line.sku, &line.warehouse).await?;
-        Ok(AttemptOutcome::refused(level.as_ref(), quantity.units()))
+    async fn refusal(&self, deduction: &Operation) -> Result<AttemptOutcome> {
+        let (sku, warehouse) = deduction.level();
+        let level = self.level(sku, warehouse).await?;
+        Ok(AttemptOutcome::refused(level.as_ref(), deduction.units()))
     }
 
     /// Why a write on condition of `fence` was refused, by the fence that the row has now.
-    async fn fenced_refusal(&self, deduction: &Deduction, fence: &Fence) -> Result<AttemptOutcome> {
-        let place = values![deduction.sku.as_str(), deduction.warehouse.as_str()];
-        let pool = self.lookups().for_sku(&deduction.sku);
+    async fn fenced_refusal(&self, deduction: &Operation, fence: &Fence) -> Result<AttemptOutcome> {
+        let (sku, warehouse) = deduction.level();
+        let place = values![sku.as_str(), warehouse.as_str()];
+        let pool = self.lookups().for_sku(sku);
         let last = self.select(&pool, &D::texts().fence, &place).await?.pop();
         Ok(AttemptOutcome::write_refused(last, fence))
     }

@@ -19,38 +19,25 @@ use stocklock_core::plan::{HoldLine, Plan, Snapshot};
 use stocklock_core::ports::HoldStore;
 use stocklock_core::stock::{
     Change, HoldCursor, HoldFilter, How, Movement, MovementKind, NEVER, OpenHold, Operation,
-    OperationId, Remark, Remarks, Sku, Warehouse,
+    OperationId, Remark, Sku, Warehouse,
 };
 
 rows! {
-    /// An open line of a hold.
     #[derive(Debug)]
-    struct HoldRow {
-        operation_id: Uuid,
-        line: i64,
-        sku: Sku as String,
-        warehouse: Warehouse as String,
-        units: i64,
-        expires_at: i64,
-        reference: Option<String>,
-        /// The database's clock.
-        now: i64,
+    struct HoldRow(OpenHold) {
+        hold = |operation_id: Uuid| OperationId(operation_id),
+        line,
+        sku as String,
+        warehouse as String,
+        units,
+        expires_at,
+        now,
+        reference = |reference: Option<String>| reference.map(Remark::recorded),
     }
 }
 
-impl HoldRow {
-    fn open(self) -> OpenHold {
-        OpenHold {
-            hold: OperationId(self.operation_id),
-            line: self.line,
-            sku: self.sku,
-            warehouse: self.warehouse,
-            units: self.units,
-            expires_at: self.expires_at,
-            is_due: self.expires_at <= self.now,
-            reference: Remarks::recorded([None, self.reference]).reference,
-        }
-    }
+fn open(rows: Vec<HoldRow>) -> Vec<OpenHold> {
+    rows.into_iter().map(|HoldRow(open)| open).collect()
 }
 
 /// Reads the holds that operations end, and the clock if one begins or ends.
@@ -68,14 +55,14 @@ pub(super) async fn read_holds<D: Dialect>(
     if ends.is_empty() && !lines().any(|line| matches!(line.change, Change::Hold(_))) {
         return Ok(());
     }
-    let mut found: Vec<HoldRow> = Vec::new();
+    let mut found = Vec::new();
     if !ends.is_empty() {
         let lines = json(
             ends.iter()
                 .map(|end| (Hex(end.hold.0.as_bytes()), end.line)),
         );
         let values = values![&*lines];
-        found = connection.rows(&D::texts().open_lines, &values).await?;
+        found = open(connection.rows(&D::texts().open_lines, &values).await?);
     }
     snapshot.now = if let Some(row) = found.first() {
         row.now
@@ -83,10 +70,7 @@ pub(super) async fn read_holds<D: Dialect>(
         let clock: Vec<(i64,)> = connection.rows(&D::texts().clock, &[]).await?;
         clock.first().map_or(0, |(now,)| *now)
     };
-    let row = |row: HoldRow| {
-        let line = (OperationId(row.operation_id), row.line);
-        (line, (row.units, row.expires_at))
-    };
+    let row = |row: OpenHold| ((row.hold, row.line), (row.units, row.expires_at));
     snapshot.holds.extend(found.into_iter().map(row));
     for end in ends {
         let line = (end.hold, end.line);
@@ -169,10 +153,10 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
     async fn open_lines(&self, holds: &[OperationId]) -> Result<Vec<OpenHold>> {
         let list = json(holds.iter().map(|hold| (Hex(hold.0.as_bytes()),)));
         let statement = &D::texts().holds_with_ids;
-        let found: Vec<HoldRow> = self
+        let found = self
             .select(&self.readers, statement, &values![&*list])
-            .await?;
-        Ok(found.into_iter().map(HoldRow::open).collect())
+            .await;
+        Ok(open(found?))
     }
 
     async fn open_holds(&self, filter: &HoldFilter) -> Result<Vec<OpenHold>> {
@@ -195,8 +179,8 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
             statement = &texts.holds_page_of_level;
             values.extend(values![sku.as_str(), warehouse.as_str()]);
         }
-        let found: Vec<HoldRow> = self.select(&self.readers, statement, &values).await?;
-        Ok(found.into_iter().map(HoldRow::open).collect())
+        let found = self.select(&self.readers, statement, &values).await?;
+        Ok(open(found))
     }
 
     async fn was_held(&self, sku: &Sku, warehouse: &Warehouse) -> Result<bool> {
@@ -214,10 +198,10 @@ impl<D: Dialect> HoldStore for SqlStore<D> {
             let mut tx = connection.begin(texts.begin.as_str()).await?;
             let extension = values![hold.0, lasts];
             tx.change(&texts.extend_hold, &extension).await?;
-            let found: Vec<HoldRow> = tx.rows(&texts.holds_with_ids, &values![&*list]).await?;
+            let found = tx.rows(&texts.holds_with_ids, &values![&*list]).await?;
             tx.commit().await?;
-            Ok(found)
+            Ok(open(found))
         });
-        Ok(found.await?.into_iter().map(HoldRow::open).collect())
+        found.await
     }
 }

@@ -6,8 +6,8 @@ use super::rows::{converted, rows};
 use super::statement::{Value, values};
 use stocklock_core::plan::Plan;
 use stocklock_core::stock::{
-    Idempotency, Movement, MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash,
-    Sku, StockLevel, Warehouse,
+    Idempotency, Movement, MovementKind, Operation, OperationId, Remark, RequestHash, Sku,
+    StockLevel, Warehouse,
 };
 
 rows! {
@@ -28,7 +28,8 @@ rows! {
         caller,
         idempotency_key,
         request_hash = |request_hash: Option<Vec<u8>>| request_hash.as_deref().map(hash).transpose()?,
-        remarks = |reason: Option<String>, reference: Option<String>| Remarks::recorded([reason, reference]),
+        reason = |reason: Option<String>| reason.map(Remark::recorded),
+        reference = |reference: Option<String>| reference.map(Remark::recorded),
         reverses = |reverses: Option<Uuid>| reverses.map(OperationId),
         returned,
         created_at,
@@ -70,17 +71,14 @@ pub(crate) struct NewRow<'a> {
 impl<'a> NewRow<'a> {
     /// The sale of an operation's first line. `read_version`: the version of the level that it was computed
     /// from, if that was read first.
-    pub(crate) fn of_sale(
-        operation: &'a Operation,
-        quantity: Quantity,
-        read_version: Option<i64>,
-    ) -> Self {
+    pub(crate) fn of_sale(operation: &'a Operation, read_version: Option<i64>) -> Self {
+        let (sku, warehouse) = operation.level();
         Self {
             operation,
-            sku: &operation.first().sku,
-            warehouse: &operation.first().warehouse,
+            sku,
+            warehouse,
             kind: SALE.as_str(),
-            delta: -quantity.units(),
+            delta: -operation.units(),
             read_version,
             available_after: 0,
             level_version: 0,

@@ -4,14 +4,12 @@
 //! times out undoes the statement only, so every error path rolls back. A lock on a key may cover the
 //! gap before it, so a wait for the ledger does not prove that the same key is in flight.
 
-use std::sync::LazyLock;
-
 use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit};
-use super::pool::{PooledConnection, Transaction};
+use super::pool::{PooledConnection, Server as _, Transaction};
 use super::statement::values;
-use super::statements::{Files, Texts, statements};
+use super::statements::Files;
 use super::write::{Session, Write, Written, WrittenLevel};
 use crate::{AttemptOutcome, Result, StoreError};
 
@@ -22,11 +20,6 @@ mod procedure;
 mod requirements;
 
 pub(super) use connect::MySqlServer;
-
-statements! { Calls: if_available write_sales write }
-
-static CALLS: LazyLock<Calls> =
-    LazyLock::new(|| Calls::of(MySqlServer::FILES, MySqlServer::KEEPS_PLANS));
 
 impl Dialect for MySqlServer {
     const NAME: &'static str = "mysql";
@@ -39,12 +32,6 @@ impl Dialect for MySqlServer {
     const KEEPS_PLANS: bool = true;
 
     const WAITS_FOR_INSERTS: bool = true;
-
-    fn texts() -> &'static Texts {
-        static TEXTS: LazyLock<Texts> =
-            LazyLock::new(|| Texts::of(MySqlServer::FILES, MySqlServer::KEEPS_PLANS));
-        &TEXTS
-    }
 
     /// One call of a procedure, which is a whole transaction.
     async fn conditional_write(
@@ -94,7 +81,7 @@ impl Dialect for MySqlServer {
                 level.movements,
                 &*sales,
             ];
-            let called = tx.fetch(&CALLS.write_sales, &values).await;
+            let called = tx.fetch(&Self::texts().write_sales, &values).await;
             let available = |(available,): (i64,)| (0, available);
             let written = called.map(|rows| rows.into_iter().map(available).collect());
             return ended(tx, written);
@@ -109,7 +96,7 @@ impl Dialect for MySqlServer {
             &*levels,
             &*movements,
         ];
-        let called = tx.fetch(&CALLS.write, &values).await;
+        let called = tx.fetch(&Self::texts().write, &values).await;
         let written = match called.map(|mut rows: Vec<(String,)>| rows.pop()) {
             Ok(None) => Ok(Vec::new()),
             Ok(Some((written,))) => {

@@ -4,15 +4,13 @@
 //! The server limits how long a session waits for locks, runs a statement, or idles in a
 //! transaction.
 
-use std::sync::LazyLock;
-
 use sqlx::postgres::PgDatabaseError;
 
 use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
 use super::errors::{Verdict, classify, in_autocommit, waited_for_the_ledger};
-use super::pool::{PooledConnection, committed, with_warning};
-use super::statements::{Files, Texts};
+use super::pool::{PooledConnection, Server as _, committed, with_warning};
+use super::statements::Files;
 use super::write::{Session, Write, Written};
 use crate::{AttemptOutcome, Result, StoreError};
 
@@ -47,12 +45,6 @@ impl Dialect for PostgresServer {
         "SELECT pg_logical_emit_message(true, 'stocklock', '')",
     ]);
 
-    fn texts() -> &'static Texts {
-        static TEXTS: LazyLock<Texts> =
-            LazyLock::new(|| Texts::of(PostgresServer::FILES, PostgresServer::KEEPS_PLANS));
-        &TEXTS
-    }
-
     async fn conditional_write(
         mut connection: PooledConnection<Self>,
         write: &mut ConditionalWrite<'_>,
@@ -70,7 +62,7 @@ impl Dialect for PostgresServer {
             }
             Err(error) if is_undone(&error) => Ok(None),
             Err(error) if write.row.key().is_some() && waited_for_the_ledger(&error) => {
-                Err(StoreError::KeyInFlight(Box::new(error)))
+                Err(StoreError::KeyInFlight(error.into()))
             }
             Err(error) => Err(in_autocommit(error)),
         }

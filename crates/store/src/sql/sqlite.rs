@@ -6,20 +6,20 @@
 
 use std::collections::HashMap;
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{ConnectOptions, Executor, Sqlite, SqliteConnection};
+use sqlx::{ConnectOptions, Sqlite, SqliteConnection};
 
 use super::conditional_write::ConditionalWrite;
 use super::dialect::Dialect;
 use super::errors::{self, Inserted};
 use super::migration::{self, Exclusion, MigrationServer, migrations};
 use super::pool::{self, PooledConnection, Server, StatementEnd};
-use super::statement::{Statement, fetch, query, values};
-use super::statements::{Files, Texts, statements};
+use super::statement::{query, values};
+use super::statements::{Files, driver};
 use super::write::{Session, Write, Written, json};
 use crate::{AttemptOutcome, Result};
 
@@ -34,12 +34,6 @@ impl Dialect for SqliteFile {
     const KEEPS_PLANS: bool = true;
 
     const WAITS_FOR_INSERTS: bool = false;
-
-    fn texts() -> &'static Texts {
-        static TEXTS: LazyLock<Texts> =
-            LazyLock::new(|| Texts::of(SqliteFile::FILES, SqliteFile::KEEPS_PLANS));
-        &TEXTS
-    }
 
     /// No message limits it. The more deductions share a commit, the fewer wait for the disk.
     const MAX_BATCH: usize = 1_000;
@@ -76,9 +70,9 @@ impl Dialect for SqliteFile {
             Session::Fresh(connection) => connection.begin(Self::texts().begin.as_str()).await?,
             Session::Open(tx) => tx,
         };
-        let levels = write.levels_json();
+        let (own, levels) = (Self::texts(), write.levels_json());
         let values = values![&*levels, write.expires_at];
-        let updated: Vec<(String, String, i64, i64)> = tx.rows(&OWN.update_levels, &values).await?;
+        let updated: Vec<(String, String, i64, i64)> = tx.rows(&own.update_levels, &values).await?;
         if updated.is_empty() || (write.is_whole() && updated.len() < write.levels().len()) {
             tx.roll_back().await;
             return Ok(Written::Levels(Vec::new()));
@@ -105,17 +99,17 @@ impl Dialect for SqliteFile {
         let number = rows.len() as u64;
         let (insert, rows) = if all_hold {
             let held = rows.into_iter().map(|(row, usual, _)| (usual, row.held()));
-            (&OWN.insert_held, json(held))
+            (&own.insert_held, json(held))
         } else {
             let rows = rows.into_iter();
             let rows: Vec<_> = rows
                 .map(|(row, usual, level)| (usual, row.rest(None), level))
                 .collect();
             let insert = match (rows.iter().any(|(_, rest, _)| rest.is_some()), &only) {
-                (false, Some(_)) => &OWN.insert_plain,
-                (true, Some(_)) => &OWN.insert_rest,
-                (false, None) => &OWN.insert_plain_of_levels,
-                (true, None) => &OWN.insert_rest_of_levels,
+                (false, Some(_)) => &own.insert_plain,
+                (true, Some(_)) => &own.insert_rest,
+                (false, None) => &own.insert_plain_of_levels,
+                (true, None) => &own.insert_rest_of_levels,
             };
             (insert, json(rows.into_iter()))
         };
@@ -153,11 +147,6 @@ impl Dialect for SqliteFile {
         Ok(Vec::new())
     }
 }
-
-statements! { SqliteTexts: update_levels insert_plain insert_held insert_rest insert_plain_of_levels insert_rest_of_levels }
-
-static OWN: LazyLock<SqliteTexts> =
-    LazyLock::new(|| SqliteTexts::of(SqliteFile::FILES, SqliteFile::KEEPS_PLANS));
 
 /// Whether each connection would get a separate database. sqlx's names for this are `:memory:` and
 /// `mode=memory`; SQLite's is an empty file name.
@@ -246,7 +235,7 @@ impl Server for SqliteFile {
 
     type Connection = SqliteConnection;
 
-    fetch!(query::<Sqlite>);
+    driver!(query::<Sqlite>);
 
     async fn open(&self) -> sqlx::Result<SqliteConnection> {
         self.options.connect().await
@@ -264,14 +253,6 @@ impl Server for SqliteFile {
         let mut handle = connection.lock_handle().await?;
         handle.set_progress_handler(STEPS, move || !asked.is_over());
         Ok(Some(end))
-    }
-
-    async fn run(connection: &mut SqliteConnection, statement: &'static str) -> sqlx::Result<()> {
-        connection.execute(statement).await.map(drop)
-    }
-
-    fn clock() -> Statement {
-        (&Self::texts().clock).into()
     }
 }
 

@@ -37,9 +37,9 @@ impl<D: Dialect> SqlStore<D> {
         if answers.iter().any(is_recorded)
             && let Err(error) = self.wait_for_standby().await
         {
-            let mut error = StoreError::outcome_unknown(error);
+            let error = StoreError::outcome_unknown(error);
             for answer in answers.iter_mut().filter(|one| is_recorded(one)) {
-                *answer = Err(error.share());
+                *answer = Err(error.clone());
             }
         }
         BatchAttempt::Answered(answers)

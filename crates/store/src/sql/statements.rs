@@ -63,26 +63,31 @@ fn filled(text: &str, words: &BTreeMap<String, String>) -> String {
     filled
 }
 
-/// Declares the statements of files as a struct.
+/// Declares the statements of files as a struct: those of all dialects, and those that one dialect has.
 macro_rules! statements {
-    ($Texts:ident: $($name:ident)+) => {
+    ($($name:ident)+, $($own:ident)+) => {
         /// Statements by their names in the files.
         #[derive(Debug)]
-        pub(crate) struct $Texts { $(pub(crate) $name: $crate::sql::statement::Statement,)+ }
+        pub(crate) struct Texts {
+            $(pub(crate) $name: Statement,)+
+            $(pub(crate) $own: Statement,)+
+        }
 
-        impl $Texts {
+        impl Texts {
             /// # Panics
             /// A file lacks one of them.
-            pub(crate) fn of(files: $crate::sql::statements::Files, keeps: bool) -> Self {
-                let texts = $crate::sql::statements::texts(files, keeps);
-                Self { $($name: texts[stringify!($name)].clone(),)+ }
+            pub(crate) fn of(files: Files, keeps: bool) -> Self {
+                let mut texts = texts(files, keeps);
+                Self {
+                    $($name: texts[stringify!($name)].clone(),)+
+                    $($own: texts.remove(stringify!($own)).unwrap_or_else(|| "".into()),)+
+                }
             }
         }
     };
 }
-pub(crate) use statements;
 
-statements! { Texts:
+statements! {
     begin begin_snapshot begin_brief begin_read_uncommitted lock_sku integer use_index
     connection_limits
     movements sums clock ledger_id level level_locked level_locked_now level_locked_soon wanted_levels
@@ -94,7 +99,9 @@ statements! { Texts:
     create_level delete_level change_level step_version record if_available set if_unchanged if_not_fenced insert_checkpoint
     update_checkpoint insert_api_key revoke_api_key insert_holds extend_hold delete_holds publish set_published
     set_feed_state set_filled fill_published trim_feed insert_webhook change_webhook move_webhook fail_webhook
-    delete_webhook
+    delete_webhook,
+    update_levels insert_plain insert_held insert_rest insert_plain_of_levels insert_rest_of_levels write_sales
+    write write_whole write_shared write_shared_whole write_free write_free_whole
 }
 
 impl Texts {
@@ -104,6 +111,30 @@ impl Texts {
         format!("movement {}", use_index.replace("$index", index))
     }
 }
+
+/// Sends statements by `$query`, and has what else the servers of all dialects have in common.
+macro_rules! driver {
+    ($query:expr) => {
+        $crate::sql::statement::fetch!($query);
+
+        async fn run(
+            connection: &mut Self::Connection,
+            statement: &'static str,
+        ) -> sqlx::Result<()> {
+            sqlx::Executor::execute(connection, statement)
+                .await
+                .map(drop)
+        }
+
+        fn texts() -> &'static $crate::sql::statements::Texts {
+            static TEXTS: std::sync::OnceLock<$crate::sql::statements::Texts> =
+                std::sync::OnceLock::new();
+            let texts = || $crate::sql::statements::Texts::of(Self::FILES, Self::KEEPS_PLANS);
+            TEXTS.get_or_init(texts)
+        }
+    };
+}
+pub(crate) use driver;
 
 #[cfg(test)]
 mod tests {

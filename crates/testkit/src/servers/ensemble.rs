@@ -15,7 +15,7 @@ use crate::signals;
 
 /// How long the followers wait for the leader, in ticks of 500 ms, and how long the leader waits for
 /// them: it stays in office while they elect another one.
-const PATIENCE: [u32; SERVERS] = [4, 4, 240];
+const PATIENCE: [u32; SERVERS] = [4, 4, 1_200];
 const SERVERS: usize = 3;
 /// The first leader.
 const LEADER: usize = SERVERS - 1;

@@ -141,7 +141,7 @@ impl Claims {
 
     /// The place of a level among those that are claimed.
     fn place(&self, row: &(Sku, Warehouse)) -> usize {
-        let number = self.scheduler.queues().number((&row.0, &row.1));
+        let number = self.scheduler.queues.lock().number((&row.0, &row.1));
         let mut levels = self.levels.iter();
         levels
             .position(|level| *level == number)
@@ -156,9 +156,9 @@ impl Claims {
             if let Some((sku, warehouse)) = share.row.take() {
                 let store = Arc::clone(&self.scheduler.store);
                 let waited = self.patiently(store.wait_for_level(&sku, &warehouse));
-                if let Err(mut error) = waited.await {
+                if let Err(error) = waited.await {
                     let failed = others.drain(..);
-                    answers.extend(failed.map(|one| (one.caller.answer, Err(error.share()))));
+                    answers.extend(failed.map(|one| (one.caller.answer, Err(error.clone()))));
                 }
             }
         } else if started.elapsed() >= self.scheduler.wait_limit / 2 {
@@ -187,7 +187,7 @@ impl Claims {
         let (operations, callers) = split(share.single);
         let read_first = share.sending.as_ref().is_some_and(|one| one.was_sold_out);
         let store = Arc::clone(&self.scheduler.store);
-        let mut answers = self
+        let answers = self
             .patiently(store.write_batch(&operations, read_first))
             .await;
         if let Some(mut sending) = share.sending {
@@ -196,10 +196,10 @@ impl Claims {
             }
             self.scheduler.sold_out.answered(sending);
         }
-        match answers.last_mut() {
+        match answers.last() {
             // The next batch may wait as long for the server, or for the row.
             Some(Err(error @ StoreError::Unavailable(_))) => self.give_up(error),
-            Some(Err(StoreError::LockWait(_))) => self.give_up(&mut StoreError::Queued),
+            Some(Err(StoreError::LockWait(_))) => self.give_up(&StoreError::Queued),
             _ => {}
         }
         let callers = callers.into_iter().map(|caller| caller.answer);
@@ -219,30 +219,30 @@ impl Claims {
                 () = sleep.sleep(*wait_limit / 8) => {}
             }
             if mem::take(&mut self.counts) {
-                let mut queues = self.scheduler.queues();
+                let mut queues = self.scheduler.queues.lock();
                 queues.end_count();
                 self.scheduler.start(queues);
             }
             if since.elapsed() >= *wait_limit {
-                self.give_up(&mut StoreError::Queued);
+                self.give_up(&StoreError::Queued);
             }
         }
     }
 
     /// Refuses the operations that have waited for half of the wait limit for one of the levels.
-    fn give_up(&self, error: &mut StoreError) {
+    fn give_up(&self, error: &StoreError) {
         let limit = self.scheduler.wait_limit / 2;
         let Some(time) = Instant::now().checked_sub(limit) else {
             return;
         };
         let mut late = Vec::new();
         {
-            let mut queues = self.scheduler.queues();
+            let mut queues = self.scheduler.queues.lock();
             for number in &self.levels {
                 late.extend(std::iter::from_fn(|| queues.pop_before(*number, time)));
             }
         }
-        let refused = |waiting: Waiting| (waiting.caller.answer, Err(error.share()));
+        let refused = |waiting: Waiting| (waiting.caller.answer, Err(error.clone()));
         answer(late.into_iter().map(refused).collect());
     }
 }
@@ -254,7 +254,7 @@ fn split(waiting: Vec<Waiting>) -> (Vec<Operation>, Vec<Caller>) {
 
 impl Drop for Claims {
     fn drop(&mut self) {
-        let mut queues = self.scheduler.queues();
+        let mut queues = self.scheduler.queues.lock();
         for waiting in self.back.drain(..) {
             queues.put_back(waiting);
         }

@@ -7,7 +7,6 @@ use tokio::time::sleep;
 use super::*;
 use crate::ports::{AttemptOutcome, NoMetrics};
 use crate::spawn::Detached;
-use crate::stock::Deduction;
 
 mod calls;
 
@@ -21,7 +20,7 @@ struct Tasks(Mutex<Vec<JoinHandle<()>>>);
 
 impl Spawn for Tasks {
     fn spawn(&self, task: Detached) {
-        self.0.lock().expect("no panic").push(tokio::spawn(task));
+        self.0.lock().push(tokio::spawn(task));
     }
 }
 
@@ -59,13 +58,10 @@ impl Scene {
 
     /// A buyer of these SKUs, who waits.
     async fn buy(&self, skus: &str) -> Buyer {
-        let lines = skus.split('+').map(|sku| {
-            let one = Operation::from(Deduction::sample(sku));
-            one.lines.into_iter().next().expect("a line")
-        });
+        let lines = skus.split('+').flat_map(|sku| Operation::sample(sku).lines);
         let operation = Operation {
             lines: lines.collect(),
-            ..Deduction::sample("a").into()
+            ..Operation::sample("a")
         };
         let scheduler = Arc::clone(&self.scheduler);
         let buyer = tokio::spawn(async move { scheduler.attempt(operation).await });
@@ -83,7 +79,7 @@ impl Scene {
 
     /// Aborts the task that was started last.
     fn abort_last(&self) {
-        let tasks = self.tasks.0.lock().expect("no panic");
+        let tasks = self.tasks.0.lock();
         tasks.last().expect("a task").abort();
     }
 
@@ -91,7 +87,7 @@ impl Scene {
     async fn end_calls(&self, number: usize) -> Vec<String> {
         self.calls.ends.add_permits(number);
         settle().await;
-        std::mem::take(&mut *self.calls.called.lock().expect("no panic"))
+        std::mem::take(&mut *self.calls.called.lock())
     }
 }
 
@@ -126,17 +122,6 @@ async fn assert_unknown(buyer: Buyer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn levels_waiting_for_a_slot_share_a_transaction() {
-    let (scene, mut buyers) = Scene::with_transactions().await;
-    // The others gather.
-    buyers.extend(scene.buy_all(["b", "c", "d", "b"]).await);
-    assert!(scene.end_calls(0).await.is_empty());
-    assert_eq!(scene.end_calls(1).await, ["[b, c, d, b]"]);
-    scene.end_calls(2).await;
-    assert_sold(buyers).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_gathered_shares_a_transaction() {
     let scene = Scene::new();
     let start = scene.scheduler.gather();
@@ -145,33 +130,6 @@ async fn what_is_gathered_shares_a_transaction() {
     drop(start);
     settle().await;
     assert_eq!(scene.end_calls(1).await, ["[a, b, c]"]);
-    assert_sold(buyers).await;
-}
-
-/// If four levels are claimed, and two transactions are in flight, a batch waits.
-#[tokio::test(start_paused = true)]
-async fn batch_of_one_level_starts_while_few_levels_are_claimed() {
-    let scene = Scene::new();
-    let mut buyers = scene.buy_all(["a", "b", "c", "v+w", "x+y"]).await;
-    buyers.extend(scene.buy_all(["d", "e", "d"]).await);
-    let first = ["1 a", "1 b", "1 c", "[v+w]", "[x+y]"];
-    assert_eq!(scene.end_calls(0).await, first);
-    // Four others are still claimed.
-    assert!(scene.end_calls(3).await.is_empty());
-    assert_eq!(scene.end_calls(1).await, ["[d, e, d]"]);
-    scene.end_calls(2).await;
-    assert_sold(buyers).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn order_shares_a_transaction_with_deductions() {
-    let scene = Scene::new();
-    let mut buyers = vec![scene.buy("a+b").await];
-    buyers.extend(scene.buy_all(["a", "b+c", "c"]).await);
-    // `c` waits for the order before it.
-    assert_eq!(scene.end_calls(0).await, ["[a+b]"]);
-    assert_eq!(scene.end_calls(1).await, ["[a, b+c, c]"]);
-    scene.end_calls(1).await;
     assert_sold(buyers).await;
 }
 

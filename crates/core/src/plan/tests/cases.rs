@@ -10,8 +10,8 @@ use uuid::Uuid;
 use super::super::{Plan, Recorded, Snapshot, rules};
 use crate::ports::{AttemptOutcome, BatchAnswer};
 use crate::stock::{
-    Caller, Change, Deduction, HoldEnd, Holding, Idempotency, IdempotencyKey, Line, MAX_UNITS,
-    Movement, MovementKind, NEVER, Operation, OperationId, Precondition, Quantity, Remark, Remarks,
+    Caller, Change, HoldEnd, Holding, Idempotency, IdempotencyKey, Line, MAX_UNITS, Movement,
+    MovementKind, NEVER, Operation, OperationId, Precondition, Quantity, Remark, Remarks,
     RequestHash, Reversal, Scope, Setting, Sku, StockLevel, Warehouse,
 };
 
@@ -89,31 +89,14 @@ impl Shop {
             available.push(Some(level.available()));
             rules::put(&mut self.levels, level);
         }
-        for (planned, level) in plan.movements() {
+        for (planned, place) in plan.movements() {
             let (later, units) = plan.after(planned);
-            let level = rules::find(&self.levels, (level.sku, level.warehouse));
+            let level = rules::find(&self.levels, (place.sku, place.warehouse));
             let level = level.expect("it was written");
-            let key = planned.operation.idempotency.as_ref();
-            let key = key.filter(|_| planned.has_key);
             self.ledger.push(Movement {
-                operation: planned.operation.id,
-                line: planned.ledger_line,
-                sku: level.sku.clone(),
-                warehouse: level.warehouse.clone(),
-                kind: planned.kind.clone(),
-                delta: planned.delta,
-                held_delta: planned.held_delta,
                 available_after: level.available() - units,
                 level_version: level.version - later,
-                read_version: planned.read_version,
-                strategy: planned.operation.strategy.map(str::to_owned),
-                caller: planned.operation.caller.as_str().to_owned(),
-                idempotency_key: key.map(|one| one.key.as_str().to_owned()),
-                request_hash: key.map(|one| one.hash),
-                remarks: planned.operation.remarks.clone(),
-                reverses: planned.reverses,
-                returned: planned.returned,
-                created_at: String::new(),
+                ..planned.recorded(place)
             });
         }
         let answers = plan.committed(&available).into_iter();
@@ -277,34 +260,32 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
                 .collect();
             rng.shuffle(&mut lines);
             lines.truncate(rng.usize(0..=lines.len()));
-            let mut reversal = Reversal {
-                operation,
-                caller: Caller::anonymous(),
+            let restock = rng.bool();
+            let mut new = one_line(Change::Adjust(0), Some(reason));
+            new.idempotency = any_key(rng);
+            if sale.len() > 1 {
+                new.idempotency = Some(key(rng.u8(..3)));
+            }
+            let reversal = Reversal {
+                new,
                 sale: sale[0].operation,
                 quantity: None,
                 lines,
-                restock: rng.bool(),
-                reason,
-                idempotency: any_key(rng),
-                deadline,
+                restock,
             };
-            if sale.len() > 1 {
-                reversal.idempotency = Some(key(rng.u8(..3)));
-            }
             reversal.of_sale(sale.clone()).expect("lines of the sale")
         }
         _ => {
-            let mut order = Operation::from(Deduction {
-                operation,
+            let units = Quantity::try_from(rng.u32(1..4)).expect("a valid quantity");
+            let mut order = Operation {
+                id: operation,
                 caller: Caller::anonymous(),
-                sku,
-                warehouse,
-                quantity: Quantity::try_from(rng.u32(1..4)).expect("a valid quantity"),
+                lines: vec![Line::new(sku, warehouse, Change::Deduct(units))],
                 idempotency: any_key(rng),
                 remarks: Remarks::default(),
-                strategy: "group-commit",
+                strategy: Some("group-commit"),
                 deadline,
-            });
+            };
             for _ in 0..rng.usize(..3) {
                 let mut line = order.lines[0].clone();
                 line.sku = self::sku(["a", "b"][rng.usize(..2)]);

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::stock::{Deduction, OperationId};
+use crate::stock::OperationId;
 
 /// Refuses each batch with one of these operations.
 struct Refusing {
@@ -64,13 +64,9 @@ impl BatchStore for Refusing {
     }
 }
 
-fn sample() -> Operation {
-    Deduction::sample("a").into()
-}
-
 #[tokio::test]
 async fn refused_row_lets_few_of_a_large_batch_be_made_alone() {
-    let batch: Vec<_> = (0..1_000).map(|_| sample()).collect();
+    let batch: Vec<_> = (0..1_000).map(|_| Operation::sample("a")).collect();
     let store = Refusing {
         operations: vec![batch[300].id],
         error: || StoreError::Bug("a refused row".into()),
@@ -89,7 +85,7 @@ async fn refused_row_lets_few_of_a_large_batch_be_made_alone() {
 /// If the error is not of the row but of the server, each of the others would get it.
 #[tokio::test]
 async fn single_attempts_stop_after_two_unexpected_errors() {
-    let batch: Vec<_> = (0..100).map(|_| sample()).collect();
+    let batch: Vec<_> = (0..100).map(|_| Operation::sample("a")).collect();
     let store = Refusing {
         operations: batch.iter().map(|one| one.id).collect(),
         error: || StoreError::Unexpected("a new error".into()),

@@ -275,15 +275,11 @@ fn orders_are_made_with_all_lines_or_none(
 
 /// Takes one unit of each SKU.
 pub(super) fn order(names: &str, key: Option<&str>) -> Operation {
-    let lines = names.split(' ').map(|name| {
-        let one = Operation::from(deduction(&sku(name), key, GroupCommit));
-        one.lines.into_iter().next().expect("a line")
-    });
-    let first = names.split(' ').next().expect("a name");
-    Operation {
-        lines: lines.collect(),
-        ..Operation::from(deduction(&sku(first), key, GroupCommit))
-    }
+    let mut names = names.split(' ').map(sku);
+    let mut order = deduction(&names.next().expect("a name"), key, GroupCommit);
+    let others = names.flat_map(|name| deduction(&name, key, GroupCommit).lines);
+    order.lines.extend(others);
+    order
 }
 
 /// Explores two replicas. Each level has `stock` units.

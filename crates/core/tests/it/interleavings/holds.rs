@@ -10,7 +10,8 @@ use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, yield_o
 use stocklock_core::ports::{AttemptOutcome, HoldStore as _, OperationStore as _};
 use stocklock_core::stock::{
     Caller, Change, Ending, Holding, How, Idempotency, IdempotencyKey, Line, Movement,
-    MovementKind, Operation, OperationId, Quantity, Remarks, RequestHash, StockError, Warehouse,
+    MovementKind, OpenHold, Operation, OperationId, Quantity, Remarks, RequestHash, StockError,
+    Warehouse,
 };
 use tokio::time::Instant;
 
@@ -113,7 +114,7 @@ fn explore(
             store.pass_time().await;
             let due = store.open_lines(&[id]).await;
             let mut answer = (id, Err(StockError::NotAHold));
-            if due.is_ok_and(|due| due.iter().any(|one| one.is_due)) {
+            if due.is_ok_and(|due| due.iter().any(OpenHold::is_due)) {
                 answer = expire.await;
             }
             match purchase {

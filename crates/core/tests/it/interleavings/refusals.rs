@@ -88,7 +88,7 @@ impl Replica {
     /// Makes one attempt, which finds no unit. Returns when it began.
     async fn is_short(&self) -> Instant {
         let since = Instant::now();
-        let attempt = Operation::from(deduction(&sku(SKU), None, Strategy::GroupCommit));
+        let attempt = deduction(&sku(SKU), None, Strategy::GroupCommit);
         let short = self
             .scheduler
             .attempt(attempt)

@@ -1,8 +1,8 @@
 //! The requests of the buyers, and a delivery.
 
 use stocklock_core::stock::{
-    Caller, Change, Deduction, Idempotency, IdempotencyKey, Line, Operation, OperationId, Quantity,
-    Remark, Remarks, RequestHash, Sku, Warehouse,
+    Caller, Change, Idempotency, IdempotencyKey, Line, Operation, OperationId, Quantity, Remark,
+    Remarks, RequestHash, Sku, Warehouse,
 };
 use stocklock_core::strategy::Strategy;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ pub(super) fn sku(name: &str) -> Sku {
 }
 
 /// A deduction of one unit.
-pub(super) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Deduction {
+pub(super) fn deduction(sku: &Sku, key: Option<&str>, strategy: Strategy) -> Operation {
     let level = (sku.clone(), Warehouse::default());
     deduction_of(level, Quantity::ONE, key, strategy)
 }
@@ -28,21 +28,19 @@ pub(super) fn deduction_of(
     quantity: Quantity,
     key: Option<&str>,
     strategy: Strategy,
-) -> Deduction {
+) -> Operation {
     let idempotency = key.map(|key| Idempotency {
         caller: Caller::anonymous(),
         key: IdempotencyKey::parse(key).expect("a valid key"),
         hash: RequestHash::of_deduction(&sku, &warehouse, quantity, None),
     });
-    Deduction {
-        operation: OperationId::mint(),
+    Operation {
+        id: OperationId::mint(),
         caller: Caller::anonymous(),
-        sku,
-        warehouse,
-        quantity,
+        lines: vec![Line::new(sku, warehouse, Change::Deduct(quantity))],
         idempotency,
         remarks: Remarks::default(),
-        strategy: strategy.name(),
+        strategy: Some(strategy.name()),
         deadline: Instant::now() + WAIT_LIMIT,
     }
 }

@@ -300,7 +300,7 @@ impl Scenario {
         let (strategy, safeguards) = (self.strategy, self.safeguards);
         let is_step = self.arrival_is_step();
         let order = deduction(&sku(name), self.key, strategy);
-        let operation = order.operation;
+        let operation = order.id;
         let task = Box::pin(async move {
             if is_step {
                 yield_once().await;

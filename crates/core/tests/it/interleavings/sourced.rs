@@ -31,7 +31,7 @@ fn warehouse(name: &str) -> Warehouse {
 fn order((warehouses, units, split): Line) -> Operation {
     let quantity = Quantity::try_from(units).expect("a valid quantity");
     let level = (sku(SKU), warehouse(warehouses[0]));
-    let mut order = Operation::from(deduction_of(level, quantity, None, GroupCommit));
+    let mut order = deduction_of(level, quantity, None, GroupCommit);
     let line = &mut order.lines[0];
     line.others = warehouses[1..].iter().map(|name| warehouse(name)).collect();
     line.split = split;

@@ -14,8 +14,7 @@ use stocklock_core::deduct::{RetryPolicy, Scheduler, WritePool};
 use stocklock_core::level_service;
 use stocklock_core::model::{Decisions, Faults, MemoryStore, Task, World, mortal, yield_once};
 use stocklock_core::stock::{
-    Caller, Deducted, Deduction, Operation, OperationId, Quantity, Remark, Reversal, Shard, Sku,
-    StockError, Warehouse,
+    Deducted, Operation, OperationId, Quantity, Reversal, Shard, Sku, StockError, Warehouse,
 };
 use stocklock_core::strategy::Strategy::{self, GroupCommit, RedisLua, RedisWatch};
 use stocklock_core::strategy::{DeductionContext, DeductionRun, Safeguards, Tier};
@@ -45,7 +44,7 @@ const ENOUGH: usize = 48;
 struct State {
     scenario: Scenario,
     levels: Vec<(Sku, Warehouse)>,
-    orders: Vec<(Strategy, Deduction)>,
+    orders: Vec<(Strategy, Operation)>,
     store: MemoryStore,
     slots: usize,
     pool: WritePool,
@@ -164,7 +163,7 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
     let contexts = scenario.contexts(decisions, &store, &counter);
     let buyers = orders.iter().zip(contexts.iter().cycle());
     let buyers = buyers.map(|((strategy, order), context)| {
-        let operation = order.operation;
+        let operation = order.id;
         let process = (Arc::clone(context), pool.clone(), decisions.clone());
         let run = buy(process, *strategy, order.clone(), scenario.safeguards);
         let run: Task<Result<Deducted, StockError>> = Box::pin(run);
@@ -214,7 +213,7 @@ fn orders(
     decisions: &Decisions,
     scenario: &Scenario,
     levels: &[(Sku, Warehouse)],
-) -> Vec<(Strategy, Deduction)> {
+) -> Vec<(Strategy, Operation)> {
     let safe = |one: &Strategy| one.tier() == Tier::Safe;
     let safe: Vec<_> = Strategy::ALL.into_iter().filter(safe).collect();
     let is_mixed = unprotected(scenario).is_none() && decisions.choose(4) == 0;
@@ -242,11 +241,11 @@ fn orders(
 async fn buy(
     (context, pool, decisions): (Arc<DeductionContext>, WritePool, Decisions),
     strategy: Strategy,
-    order: Deduction,
+    order: Operation,
     safeguards: Safeguards,
 ) -> Result<Deducted, StockError> {
     yield_once().await;
-    let admitted = pool.admit(&order.sku, []);
+    let admitted = pool.admit(order.level().0, []);
     let slot = admitted.inspect_err(|_| decisions.note("the write pool refuses"))?;
     let run = DeductionRun::new(&context, strategy, &order, safeguards);
     let answer = run.run().await;
@@ -274,15 +273,14 @@ async fn take_back((store, scheduler, policy): Service, decisions: Decisions) ->
     }
     let sale = &sales[decisions.choose(sales.len())];
     let reversal = Reversal {
-        caller: Caller::anonymous(),
-        operation,
+        new: Operation {
+            id: operation,
+            ..adjustment(0)
+        },
         sale: sale.operation,
         quantity: [None, Some(Quantity::ONE)][decisions.choose(2)],
         lines: Vec::new(),
         restock: decisions.choose(2) == 0,
-        reason: Remark::parse("reason", "damaged").expect("a reason"),
-        idempotency: None,
-        deadline: Instant::now(),
     };
     let reversal = reversal.of_sale(vec![sale.clone()]).expect("a sale");
     let reversed = level_service::change(&store, &scheduler, &policy, &reversal).await;

@@ -45,7 +45,7 @@ async fn lost_before_grant(guard: LockGuard, next: &LockManager) {
     next.release().await;
 }
 
-/// The leader is cut off from its followers, but not from the holder. It stays in office for two
+/// The leader is cut off from its followers, but not from the holder. It stays in office for ten
 /// minutes, and would answer reads and syncs. The others elect another leader, which ends the
 /// session.
 #[tokio::test]

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use stocklock_core::stock::{Sku, Warehouse};
 
@@ -28,8 +30,7 @@ impl Changed {
     }
 
     fn levels(&self) -> Option<MutexGuard<'_, HashSet<Place>>> {
-        let levels = self.0.get()?.lock();
-        Some(levels.unwrap_or_else(PoisonError::into_inner))
+        Some(self.0.get()?.lock())
     }
 
     /// Remembers levels that a write may have changed, after its end.

@@ -11,11 +11,12 @@ use super::parameters::query;
 use super::procedure;
 use super::requirements::refusals;
 use crate::StoreOptions;
-use crate::sql::dialect::Dialect;
+use crate::sql::dialect::Dialect as _;
 use crate::sql::hosts::Hosts;
 use crate::sql::migration::{self, Exclusion, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
-use crate::sql::statement::{Statement, fetch, trusted};
+use crate::sql::statement::trusted;
+use crate::sql::statements::driver;
 
 /// The settings of every session. sqlx sets the time zone.
 ///
@@ -109,7 +110,7 @@ impl Server for MySqlServer {
 
     type Connection = MySqlConnection;
 
-    fetch!(query);
+    driver!(query);
 
     async fn open(&self) -> sqlx::Result<MySqlConnection> {
         let open = |options: MySqlConnectOptions, others| async move {
@@ -122,14 +123,6 @@ impl Server for MySqlServer {
             Ok(connection)
         };
         self.hosts.open(open).await
-    }
-
-    async fn run(connection: &mut MySqlConnection, statement: &'static str) -> sqlx::Result<()> {
-        connection.execute(statement).await.map(drop)
-    }
-
-    fn clock() -> Statement {
-        (&Self::texts().clock).into()
     }
 }
 
@@ -170,7 +163,7 @@ impl MigrationServer for MySqlServer {
     }
 
     async fn check_schema(connection: &mut MySqlConnection) -> sqlx::Result<()> {
-        procedure::check(connection).await
+        procedure::check(connection, Self::texts()).await
     }
 
     fn explain(&self, error: &MigrateError) -> String {

@@ -4,8 +4,9 @@
 
 use sqlx::{Executor, MySqlConnection};
 
-use super::{CALLS, parameters};
+use super::parameters;
 use crate::sql::statement::trusted;
+use crate::sql::statements::Texts;
 use crate::sql::write::{MovementRow, Write, json};
 
 /// A JSON array with an array for each sale of the only level, for `write_sales`. `None` if the plan has
@@ -35,9 +36,9 @@ pub(super) fn movements(write: &Write<'_>) -> String {
 }
 
 /// Fails if the session cannot call the procedures. Names no level, so it changes nothing.
-pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+pub(super) async fn check(connection: &mut MySqlConnection, texts: &Texts) -> sqlx::Result<()> {
     let nothing = |call: &str| parameters::replace(call, |text, _| text.push_str("NULL"));
-    let calls = [&CALLS.if_available, &CALLS.write_sales, &CALLS.write];
+    let calls = [&texts.if_available, &texts.write_sales, &texts.write];
     let [one, sales, write] = calls.map(|call| nothing(call.as_str()));
     // The first argument of `write` is 1: it begins a transaction, finds nothing to write, and rolls it
     // back.
@@ -49,14 +50,15 @@ pub(super) async fn check(connection: &mut MySqlConnection) -> sqlx::Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::sql::MySqlServer;
     use crate::sql::conditional_write::tests::{sale, sample};
     use crate::sql::mysql::parameters::tests::with_literals;
+    use crate::sql::pool::Server as _;
 
     /// `make bench` sends this with the database's own load tool.
     #[test]
     fn single_sql() {
-        let (sale, call) = (sale(), CALLS.if_available.as_str());
+        let (sale, call) = (sale(), MySqlServer::texts().if_available.as_str());
         insta::assert_snapshot!(with_literals(call, &sample(&sale).values()));
     }
 }

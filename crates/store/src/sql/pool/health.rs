@@ -1,11 +1,12 @@
 //! Whether a database server answers and accepts writes: when it last did, and when it last did not.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stocklock_core::ports::DriverError;
+use parking_lot::Mutex;
+use stocklock_core::stock::DriverError;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::statement_limit;
@@ -70,13 +71,13 @@ impl ServerHealth {
     }
 
     pub(super) fn add(&self, pool: Box<dyn GiveBack>) {
-        self.pools().push(pool);
+        self.pools.lock().push(pool);
     }
 
     /// The server allows no more connections, and a pool has none. Another one closes a connection that is
     /// idle, or else the next one that comes back.
     pub(super) fn make_room(&self) {
-        let gave = self.pools().iter().any(|pool| pool.give_back());
+        let gave = self.pools.lock().iter().any(|pool| pool.give_back());
         if !gave {
             self.is_short.store(true, Ordering::Relaxed);
         }
@@ -95,26 +96,16 @@ impl ServerHealth {
             && self.is_short.swap(false, Ordering::Relaxed)
     }
 
-    fn pools(&self) -> MutexGuard<'_, Vec<Box<dyn GiveBack>>> {
-        // No code panics while it holds the lock.
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn record_success(&self) {
-        self.last().success = Some(Instant::now());
+        self.last.lock().success = Some(Instant::now());
     }
 
     pub(super) fn record_failure(&self) {
-        self.last().failure = Some(Instant::now());
+        self.last.lock().failure = Some(Instant::now());
     }
 
     pub(super) fn record_refusal(&self) {
-        self.last().refusal = Some(Instant::now());
-    }
-
-    fn last(&self) -> MutexGuard<'_, Last> {
-        // No code panics while it holds the lock.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().refusal = Some(Instant::now());
     }
 
     /// Waits for an operation as long as a server that is alive can take: the wait for a connection, which a
@@ -154,7 +145,7 @@ impl ServerHealth {
     /// Whether a connection may be used without a ping. A connection that was idle when another one
     /// turned out to be dead may have died of the same cause.
     pub(super) fn trusts(&self, idle: Duration) -> bool {
-        let since_failure = self.last().failure.map(|failure| failure.elapsed());
+        let since_failure = self.last.lock().failure.map(|failure| failure.elapsed());
         let limit = since_failure.map_or(TRUSTED_IDLE, |since| since.min(TRUSTED_IDLE));
         self.embedded || idle < limit
     }
@@ -163,7 +154,7 @@ impl ServerHealth {
     /// last refused a write, or what a connection had prepared. After a failover, a new connection may
     /// reach a server that accepts it; after a change of the schema, it prepares its statements again.
     pub(super) fn is_outdated(&self, age: Duration) -> bool {
-        let since_refusal = self.last().refusal.map(|refusal| refusal.elapsed());
+        let since_refusal = self.last.lock().refusal.map(|refusal| refusal.elapsed());
         age > LIFETIME || since_refusal.is_some_and(|since| age >= since + REPLACED_FROM_AGE)
     }
 
@@ -172,7 +163,7 @@ impl ServerHealth {
     pub(super) fn is_answering(&self) -> bool {
         let Last {
             success, failure, ..
-        } = *self.last();
+        } = *self.last.lock();
         let recent = success.is_some_and(|success| success.elapsed() <= self.answer_limit);
         self.embedded || recent && success > failure
     }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::{ServerHealth, StatementEnd};
 use crate::clock::ServerClock;
 use crate::sql::statement::{AnyRow, Statement, Value};
+use crate::sql::statements::Texts;
 
 /// How long a connection may take to answer a ping. Far more than a round trip, and far less than a
 /// request waits for a connection, because several connections may be dead.
@@ -62,8 +63,8 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
         statement: &'static str,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// Reads the clock, in milliseconds since 1970.
-    fn clock() -> Statement;
+    /// The statements of all dialects.
+    fn texts() -> &'static Texts;
 }
 
 /// A connection, and the clock of its server.
@@ -122,7 +123,7 @@ impl<S: Server> Manager for Opener<S> {
 
 /// What the clock of the server shows.
 async fn clock<S: Server>(connection: &mut S::Connection) -> sqlx::Result<i64> {
-    let shown: Vec<(i64,)> = S::fetch(connection, S::clock(), &[]).await?;
+    let shown: Vec<(i64,)> = S::fetch(connection, (&S::texts().clock).into(), &[]).await?;
     let (shown,) = shown.first().ok_or(sqlx::Error::RowNotFound)?;
     Ok(*shown)
 }

@@ -10,9 +10,10 @@
 //! those waits for a waiting connection too.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -132,7 +133,7 @@ impl Queue {
     pub(super) async fn enter(self: &Arc<Self>, key: Key, need: Need) -> Permit {
         let (sender, permit) = oneshot::channel();
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let waiting = &mut state.groups.entry(key).or_default().waiting;
             let request = Request {
                 need,
@@ -153,7 +154,7 @@ impl Queue {
     /// Serves the SKUs in turn while connections are free.
     fn serve(self: &Arc<Self>) {
         loop {
-            let next = self.state().next();
+            let next = self.state.lock().next();
             let Some((request, key, kind)) = next else {
                 return;
             };
@@ -162,11 +163,6 @@ impl Queue {
             let key = Some(key);
             drop(request.permit.send(Permit { queue, key, kind }));
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -265,7 +261,7 @@ impl Permit {
 
     /// It no longer counts for its SKU.
     fn leave_sku(&mut self) {
-        self.queue.state().leave(self.key.take());
+        self.queue.state.lock().leave(self.key.take());
         self.queue.serve();
     }
 }
@@ -273,7 +269,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         {
-            let mut state = self.queue.state();
+            let mut state = self.queue.state.lock();
             state.free[self.kind as usize] += 1;
             state.leave(self.key.take());
         }

@@ -9,11 +9,12 @@ use sqlx::{ConnectOptions, Executor, PgConnection, Postgres, SqlStr};
 
 use super::requirements::refusals;
 use crate::StoreOptions;
-use crate::sql::dialect::Dialect;
+use crate::sql::dialect::Dialect as _;
 use crate::sql::hosts::Hosts;
 use crate::sql::migration::{self, Exclusion, MigrationServer, migrations};
 use crate::sql::pool::{self, Server};
-use crate::sql::statement::{Statement, fetch, query, trusted};
+use crate::sql::statement::{query, trusted};
+use crate::sql::statements::driver;
 
 /// How long a transaction may be idle before the server ends it and frees its rows. This service
 /// never pauses inside a transaction, so an idle one has lost its client.
@@ -90,7 +91,7 @@ impl Server for PostgresServer {
 
     type Connection = PgConnection;
 
-    fetch!(query::<Postgres>);
+    driver!(query::<Postgres>);
 
     async fn open(&self) -> sqlx::Result<PgConnection> {
         let open = |options: PgConnectOptions, others| async move {
@@ -102,14 +103,6 @@ impl Server for PostgresServer {
             Ok(connection)
         };
         self.hosts.open(open).await
-    }
-
-    async fn run(connection: &mut PgConnection, statement: &'static str) -> sqlx::Result<()> {
-        connection.execute(statement).await.map(drop)
-    }
-
-    fn clock() -> Statement {
-        (&Self::texts().clock).into()
     }
 }
 

@@ -1,17 +1,13 @@
 //! The write of a plan: one statement.
 
-use std::sync::LazyLock;
-
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{Postgres, Row as _};
 
 use super::{PostgresServer, is_undone};
-use crate::sql::dialect::Dialect as _;
 use crate::sql::errors::{Verdict, before_commit, classify, in_autocommit, waited_for_the_ledger};
-use crate::sql::pool::{PooledConnection, committed, with_warning};
+use crate::sql::pool::{PooledConnection, Server as _, committed, with_warning};
 use crate::sql::statement::Statement;
-use crate::sql::statements::statements;
 use crate::sql::write::{Session, Write, Written, WrittenLevel};
 use crate::{Result, StoreError};
 
@@ -43,7 +39,7 @@ fn written(
         Err(error) if classify(&error) == Verdict::Duplicate => Ok(Written::Duplicate),
         Err(error) if is_undone(&error) => Ok(Written::Levels(Vec::new())),
         Err(error) if write.waits && waited_for_the_ledger(&error) && write.has_key() => {
-            Err(StoreError::KeyInFlight(Box::new(error)))
+            Err(StoreError::KeyInFlight(error.into()))
         }
         Err(error) => Err(other(error)),
     }
@@ -63,21 +59,15 @@ async fn send(
     })
 }
 
-statements! { Texts:
-    write write_whole write_shared write_shared_whole write_free write_free_whole
-}
-
-static TEXTS: LazyLock<Texts> =
-    LazyLock::new(|| Texts::of(PostgresServer::FILES, PostgresServer::KEEPS_PLANS));
-
 fn statement(write: &Write<'_>) -> &'static Statement {
+    let texts = PostgresServer::texts();
     match (write.waits, write.is_shared(), write.is_whole()) {
-        (true, false, false) => &TEXTS.write,
-        (true, false, true) => &TEXTS.write_whole,
-        (true, true, false) => &TEXTS.write_shared,
-        (true, true, true) => &TEXTS.write_shared_whole,
-        (false, _, false) => &TEXTS.write_free,
-        (false, _, true) => &TEXTS.write_free_whole,
+        (true, false, false) => &texts.write,
+        (true, false, true) => &texts.write_whole,
+        (true, true, false) => &texts.write_shared,
+        (true, true, true) => &texts.write_shared_whole,
+        (false, _, false) => &texts.write_free,
+        (false, _, true) => &texts.write_free_whole,
     }
 }
 

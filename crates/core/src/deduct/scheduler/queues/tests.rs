@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ports::AttemptOutcome;
-use crate::stock::{Deduction, Scope, Setting};
+use crate::stock::{Scope, Setting};
 
 const MAX_LINES: usize = 256;
 const MAX_IN_FLIGHT: usize = 2;
@@ -13,14 +13,10 @@ fn queues() -> Queues {
 
 /// An operation that takes units of these SKUs, which have blanks between them.
 fn operation(skus: &str) -> Operation {
-    let lines = skus.split(' ').map(|sku| {
-        let one = Operation::from(Deduction::sample(sku));
-        one.lines.into_iter().next().expect("a line")
-    });
-    let lines = lines.collect();
+    let lines = skus.split(' ').flat_map(|sku| Operation::sample(sku).lines);
     Operation {
-        lines,
-        ..Deduction::sample("a").into()
+        lines: lines.collect(),
+        ..Operation::sample("a")
     }
 }
 
@@ -91,16 +87,6 @@ fn operations_of_one_level_share_a_batch_in_their_order() {
 }
 
 #[test]
-fn order_shares_a_batch_with_the_operations_of_its_levels() {
-    let mut queues = queues();
-    queues.add_all(["a", "a b", "b", "c", "b c", "a"]);
-    let batch = queues.expect(["a", "a b", "b", "c", "b c", "a"]);
-    assert_eq!((batch.levels.len(), batch.counts), (3, true));
-    queues.end(batch);
-    queues.assert_empty();
-}
-
-#[test]
 fn nothing_overtakes_an_order_that_waits() {
     let mut queues = queues();
     queues.add_all(["a"]);
@@ -117,26 +103,6 @@ fn nothing_overtakes_an_order_that_waits() {
     let last = queues.expect(["c d"]);
     queues.end(last);
     queues.assert_empty();
-}
-
-#[test]
-fn wide_order_is_not_starved_by_its_levels() {
-    let mut queues = queues();
-    let mut flying = Vec::new();
-    for level in ["a", "b", "c"] {
-        queues.add_all([level]);
-        flying.push(queues.expect([level]));
-    }
-    queues.add_all(["a b c"]);
-    // Younger operations of each level keep coming.
-    for batch in flying {
-        queues.add_all(["a", "b", "c"]);
-        assert!(queues.take().is_none());
-        queues.end(batch);
-    }
-    let batch = queues.take().expect("a batch");
-    assert_eq!(texts(&batch)[0], "a b c");
-    assert_eq!(batch.operations.len(), 10);
 }
 
 #[test]

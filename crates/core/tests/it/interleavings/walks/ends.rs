@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::ensure;
 use stocklock_core::deduct::WritePool;
-use stocklock_core::stock::{Deducted, Deduction, Movement, Shard, StockError};
+use stocklock_core::stock::{Deducted, Movement, Operation, Shard, StockError};
 use stocklock_core::strategy::Strategy::{self, RedisLua, RedisWatch};
 use stocklock_core::strategy::Tier;
 
@@ -109,12 +109,11 @@ impl State {
     fn is_right(
         &self,
         strategy: Strategy,
-        order: &Deduction,
+        order: &Operation,
         answer: &Result<Option<Deducted>, StockError>,
         ledger: &[Movement],
     ) -> bool {
-        let units = order.quantity.units();
-        let place = (&order.sku, &order.warehouse);
+        let (place, units) = (order.level(), order.units());
         let mut own = ledger.iter().filter(|it| (&it.sku, &it.warehouse) == place);
         match answer {
             Ok(Some(sold)) => own.any(|it| {

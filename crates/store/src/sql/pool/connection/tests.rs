@@ -6,7 +6,9 @@ use sqlx::{Executor, Sqlite, SqliteConnection};
 
 use super::super::Pool;
 use super::*;
+use crate::sql::SqliteFile;
 use crate::sql::statement::{fetch, query};
+use crate::sql::statements::Texts;
 
 /// Each connection is a database of its own, so its content tells which one was used.
 #[derive(Debug)]
@@ -34,8 +36,8 @@ impl Server for Embedded {
         connection.execute(statement).await.map(drop)
     }
 
-    fn clock() -> Statement {
-        "SELECT 0".into()
+    fn texts() -> &'static Texts {
+        SqliteFile::texts()
     }
 
     fetch!(query::<Sqlite>);

@@ -110,8 +110,8 @@ fn request_that_is_gone_costs_no_connection() {
     drop(served_then_gone);
     let permit = stays.now_or_never().expect("the next request is served");
     drop(permit);
-    assert!(queue.state().groups.is_empty(), "all are forgotten");
-    assert!(queue.state().turns.iter().all(BTreeMap::is_empty));
+    assert!(queue.state.lock().groups.is_empty(), "all are forgotten");
+    assert!(queue.state.lock().turns.iter().all(BTreeMap::is_empty));
     drop(served(&queue, WARM));
 }
 
@@ -147,8 +147,8 @@ fn connection_out_of_use_counts_for_no_sku() {
     let third = (&mut waiting).now_or_never();
     let third = third.expect("it has less than its share");
     drop((hot, third));
-    assert!(queue.state().groups.is_empty(), "all are forgotten");
-    assert_eq!(queue.state().free, [4, 0]);
+    assert!(queue.state.lock().groups.is_empty(), "all are forgotten");
+    assert_eq!(queue.state.lock().free, [4, 0]);
 }
 
 #[test]
