@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use futures_util::TryStreamExt as _;
 use serde::{Deserialize, Deserializer};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::io::StreamReader;
 use utoipa::ToSchema;
 
@@ -92,13 +92,17 @@ impl Lines {
     }
 
     /// The next rows: those that have arrived when the last chunk `is_made`, at most [`CHUNK`]. So few rows wait
-    /// for later ones, and sales wait for few rows of a slow client. None at the end of the body.
+    /// for later ones, and sales wait for few rows of a slow client. A row that has begun is waited for. None at the
+    /// end of the body.
     pub(super) async fn chunk(
         &mut self,
         api: &Api,
         is_made: impl Future<Output = ()>,
     ) -> Result<Vec<Sent>, ApiError> {
         let (mut rows, mut is_made) = (Vec::new(), pin!(is_made));
+        // Blank lines give no more time.
+        let limit = || Instant::now() + api.crowd.wait(api.config.limits.body_timeout_ms);
+        let mut deadline = limit();
         while rows.len() < CHUNK {
             if !rows.is_empty() {
                 tokio::select! {
@@ -106,9 +110,9 @@ impl Lines {
                     arrived = self.body.fill_buf() => arrived.map_err(|_| incomplete())?,
                     () = &mut is_made => break,
                 };
+                deadline = limit();
             }
-            let limit = api.crowd.wait(api.config.limits.body_timeout_ms);
-            let line = timeout(limit, self.line()).await;
+            let line = timeout_at(deadline, self.line()).await;
             let Some(line) = line.unwrap_or_else(|_elapsed| Err(too_slow()))? else {
                 break;
             };

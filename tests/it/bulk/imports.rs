@@ -1,5 +1,6 @@
 //! Imports that are cut off or changed; their bounds.
 
+use std::future::pending;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -9,7 +10,7 @@ use stocklock_testkit::eventually;
 use stocklock_testkit::run::{number, rng};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{exported, import, lines, outcomes, text, with_rows};
 use crate::faults::SOON;
@@ -230,6 +231,36 @@ async fn import_answers_while_it_reads_and_ends_with_its_client() {
     })
     .await;
     assert_eq!(replica.get("/stock/a").await.ok()["available"], 9 * 500);
+}
+
+/// Goal: a client that sends only blank lines keeps no place of an import.
+#[tokio::test]
+async fn blank_lines_keep_no_import_open() {
+    let database = fresh_database(Sqlite).await;
+    let settings = [
+        ("DATABASE_URL", &*database.url),
+        ("BODY_TIMEOUT_MS", "1000"),
+    ];
+    let replica = Process::serving(&["serve"], &settings).await;
+    let mut stream = begun(&replica, 0, "").await;
+    let (mut reader, mut writer) = stream.split();
+    let drip = async {
+        while writer.write_all(b"\n").await.is_ok() {
+            sleep(Duration::from_millis(100)).await;
+        }
+        pending::<()>().await;
+    };
+    let mut seen = Vec::new();
+    let end = async {
+        while !String::from_utf8_lossy(&seen).contains("request-timeout") {
+            assert_ne!(reader.read_buf(&mut seen).await.expect("it answers"), 0);
+        }
+    };
+    let ends = timeout(SOON, async {
+        tokio::select! { () = end => {}, () = drip => {} }
+    })
+    .await;
+    ends.expect("the import ends");
 }
 
 /// Goal: the memory of an import does not depend on the number of its rows.

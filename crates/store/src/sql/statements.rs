@@ -74,8 +74,10 @@ macro_rules! statements {
         }
 
         impl Texts {
+            /// One that another dialect has is empty.
+            ///
             /// # Panics
-            /// A file lacks one of them.
+            /// The files lack one of those of all dialects.
             pub(crate) fn of(files: Files, keeps: bool) -> Self {
                 let mut texts = texts(files, keeps);
                 Self {

@@ -133,6 +133,21 @@ async fn what_is_gathered_shares_a_transaction() {
     assert_sold(buyers).await;
 }
 
+/// If four levels are claimed, and two transactions are in flight, a batch waits.
+#[tokio::test(start_paused = true)]
+async fn batch_of_one_level_starts_while_few_levels_are_claimed() {
+    let scene = Scene::new();
+    let mut buyers = scene.buy_all(["a", "b", "c", "v+w", "x+y"]).await;
+    buyers.extend(scene.buy_all(["d", "e", "d"]).await);
+    let first = ["1 a", "1 b", "1 c", "[v+w]", "[x+y]"];
+    assert_eq!(scene.end_calls(0).await, first);
+    // Four others are still claimed.
+    assert!(scene.end_calls(3).await.is_empty());
+    assert_eq!(scene.end_calls(1).await, ["[d, e, d]"]);
+    scene.end_calls(2).await;
+    assert_sold(buyers).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn level_left_out_is_written_in_its_own_transaction() {
     let (scene, mut buyers) = Scene::with_transactions().await;

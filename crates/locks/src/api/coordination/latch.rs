@@ -33,12 +33,12 @@ const KEEP: Duration = Duration::from_hours(1);
 ///   leaves the latch closed, so each wait has a limit. A process that starts again must know whether it
 ///   has arrived.
 /// - **Lost answers.** An arrival whose answer is lost counts once, like a change of a
-///   [`Number`](crate::coordination::Number).
+///   [`Number`].
 /// - **Expiry.** A latch opens once: use another name for the next run. It is removed an hour after the
 ///   last arrival; on ZooKeeper only by [`remove`](Self::remove).
 ///
 /// # Errors
-/// All methods return the errors of a [`Number`](crate::coordination::Number).
+/// All methods return the errors of a [`Number`].
 ///
 /// # Cancel safety
 /// The future of `arrive` may be dropped; the arrival may count nevertheless. The other futures have no

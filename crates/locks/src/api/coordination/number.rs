@@ -159,7 +159,7 @@ impl Number {
 }
 
 impl Number {
-    fn numbers(&self) -> Result<&dyn Numbers, LockError> {
+    pub(super) fn numbers(&self) -> Result<&dyn Numbers, LockError> {
         if !(1..=NAME_MAX).contains(&self.key.name.len()) {
             return Err(LockError::InvalidName { limit: NAME_MAX });
         }

@@ -101,9 +101,7 @@ impl Connection {
         self.link.get(|_| true, || self.connect()).await
     }
 
-    fn connect(
-        &self,
-    ) -> impl Future<Output = Result<Arc<Opened>, BackendError>> + Send + 'static {
+    fn connect(&self) -> impl Future<Output = Result<Arc<Opened>, BackendError>> + Send + 'static {
         let (address, limits, limit) = (self.address.clone(), self.limits.clone(), self.timeout);
         async move {
             let connected = timeout(limit, address.connect(&limits)).await;
