@@ -1,11 +1,10 @@
 //! Locks in a table of a SQL database: MariaDB, MySQL, PostgreSQL or SQLite.
 //!
-//! *Guarantees:* exclusion as long as the database keeps its commits and its clock does not jump;
-//! leases on the database's clock; locks survive a restart of the database. *Costs:* one round trip
-//! with a commit to acquire, one to release, one or two for a hundred renewals. *Fails when* the
-//! database fails over and loses commits, or its clock jumps forward. Two clients may then hold the
-//! lock, and only the token in the guarded write detects it. *Use when* the data is in that database,
-//! and no other server shall be needed.
+//! *Guarantees:* exclusion as long as the database keeps its commits and its clock does not jump; leases on the
+//! database's clock; locks survive a restart of the database. *Costs:* one round trip with a commit to acquire, one
+//! to release, one or two for a hundred renewals. *Fails when* the database fails over and loses commits, or its
+//! clock jumps forward. Two clients may then hold the lock, and only the token in the guarded write detects it.
+//! *Use when* the data is in that database, and no other server shall be needed.
 //!
 //! A lock is one row, which exists while the lock is held. One message acquires it: it inserts a free
 //! row if there is none, and then takes the row if it is free or its lease has expired. A release
