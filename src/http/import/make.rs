@@ -54,7 +54,7 @@ pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
         let made = made.buffer_unordered(most.clamp(1, IN_PROGRESS));
         let start = api.levels.gather();
         tokio::spawn(async move {
-            // All rows have started then. They share transactions.
+            // Meanwhile rows start, and those share transactions.
             yield_now().await;
             drop(start);
         });

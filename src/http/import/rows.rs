@@ -22,8 +22,8 @@ use stocklock_core::stock::{
 };
 use stocklock_core::whole::whole;
 
-/// How many rows are made together, at most. Their keys are read first.
-pub(super) const CHUNK: usize = 500;
+/// The maximum number of lines whose rows are made together. Their keys are read first.
+const CHUNK: u64 = 500;
 
 /// The maximum length of a line in bytes.
 const MAX_LINE: u64 = 4_096;
@@ -91,19 +91,19 @@ impl Lines {
         }
     }
 
-    /// The next rows: those that have arrived when the last chunk `is_made`, at most [`CHUNK`]. So few rows wait
-    /// for later ones, and sales wait for few rows of a slow client. A row that has begun is waited for. None at the
-    /// end of the body.
+    /// The rows of the next lines: at most [`CHUNK`] that have arrived when the last chunk `is_made`. So rows of a
+    /// slow client do not wait for each other, and sales wait for few of them. A line whose end has not arrived is
+    /// waited for. There is no row at the end of the body.
     pub(super) async fn chunk(
         &mut self,
         api: &Api,
         is_made: impl Future<Output = ()>,
     ) -> Result<Vec<Sent>, ApiError> {
-        let (mut rows, mut is_made) = (Vec::new(), pin!(is_made));
-        // Blank lines give no more time.
+        let (mut rows, mut is_made, first) = (Vec::new(), pin!(is_made), self.number);
+        // Blank lines count as lines, and give no more time to the first row.
         let limit = || Instant::now() + api.crowd.wait(api.config.limits.body_timeout_ms);
         let mut deadline = limit();
-        while rows.len() < CHUNK {
+        while rows.is_empty() || self.number - first < CHUNK {
             if !rows.is_empty() {
                 tokio::select! {
                     biased;

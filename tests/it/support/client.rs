@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::{Client, ClientBuilder};
 
-/// So long, no request is without a byte of its answer.
+/// The longest time in which no byte of an answer arrives. Far more than any request needs.
 const HANG: Duration = Duration::from_mins(5);
 
 /// A client that keeps its connections open. It repeats no request by itself, which would hide a broken

@@ -21,7 +21,8 @@ pub struct Operation {
     pub id: OperationId,
     /// Who sent the request.
     pub caller: Caller,
-    /// What becomes of each level. At least one, and of at most [`MAX_LINES`] levels.
+    /// What becomes of each level. At least one, and of at most [`MAX_LINES`] levels. A reversal and the end of a hold
+    /// have none before the lines that they name were read.
     pub lines: Vec<Line>,
     /// The caller's key, if one was sent.
     pub idempotency: Option<Idempotency>,

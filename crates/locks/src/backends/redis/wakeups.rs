@@ -203,6 +203,7 @@ impl Channels {
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ping: Option<BoxFuture<'static, Answer>> = None;
         let mut sweeps = interval_at(Instant::now() + SWEEP_EVERY, SWEEP_EVERY);
+        sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if is_starting && request.is_none() {
                 // No message can be missed from now on. All waiters ask the server once.
