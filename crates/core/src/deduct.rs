@@ -24,7 +24,7 @@ pub use deduction_lock::{DeductionLock, lock_name};
 pub use deductor::Deductor;
 pub(crate) use outcome::{Outcome, late_attempt, run_to_outcome};
 pub use retry::{Retry, RetryPolicy, Sleep, TokioSleep};
-pub use scheduler::{Scheduler, Start};
+pub use scheduler::Scheduler;
 pub(crate) use sold_out::MAX_AGE;
 pub use sold_out::SoldOut;
 pub use write_pool::{WritePool, WriteSlot};

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use futures_util::{StreamExt as _, stream};
-use tokio::task::yield_now;
 
 use super::super::{Api, ApiError};
 use super::{Answer, Answered, REPLAYED, Row};
@@ -52,12 +51,6 @@ pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
         let row = |(number, row)| async move { (number, make_row(api, row).await) };
         let made = stream::iter(together.into_iter().map(row));
         let made = made.buffer_unordered(most.clamp(1, IN_PROGRESS));
-        let start = api.levels.gather();
-        tokio::spawn(async move {
-            // Meanwhile rows start, and those share transactions.
-            yield_now().await;
-            drop(start);
-        });
         let made: Vec<Answered> = made.collect().await;
         let is_left = |answer: &Answer| answer.as_ref().is_err_and(ApiError::is_temporary);
         let ends = made.iter().any(|(_, answer)| is_left(answer));
@@ -73,7 +66,14 @@ pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
 async fn make_row(api: &Api, row: Operation) -> Answer {
     let (id, code) = (row.id, code(&row));
     let deadline = api.deadline();
-    let made = api.levels.change(Operation { deadline, ..row }).await;
+    let made = api
+        .levels
+        .change(Operation {
+            deadline,
+            is_row: true,
+            ..row
+        })
+        .await;
     let version = |made: Changed| Some(made.level.filter(|_| !made.replayed)?.version);
     answer(code, made.map(version)).map_err(|error| ApiError::of_operation(id, error))
 }

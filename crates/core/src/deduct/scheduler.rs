@@ -101,14 +101,6 @@ impl Scheduler {
         answers
     }
 
-    /// Until the result is dropped, only a batch that ends starts others. So what is added until then shares
-    /// batches. None if a batch is about to start.
-    #[must_use]
-    pub fn gather(self: &Arc<Self>) -> Option<Start> {
-        let is_start = self.queues.lock().begin();
-        is_start.then(|| Start(Arc::clone(self)))
-    }
-
     fn enqueue(self: &Arc<Self>, operation: Operation) -> oneshot::Receiver<BatchAnswer> {
         let (answer, answered) = oneshot::channel();
         let caller = Caller::new(answer);
@@ -142,6 +134,7 @@ impl Scheduler {
                 scheduler: Arc::clone(self),
                 levels: batch.levels,
                 counts: batch.counts,
+                of_rows: batch.of_rows,
                 back: Vec::new(),
             };
             let waited = batch.operations.iter().map(|one| &one.caller.span);
@@ -174,7 +167,7 @@ fn answer(answers: Vec<Answered>) {
 
 /// Dropped, it starts what can start.
 #[derive(Debug)]
-pub struct Start(Arc<Scheduler>);
+struct Start(Arc<Scheduler>);
 
 impl Drop for Start {
     fn drop(&mut self) {

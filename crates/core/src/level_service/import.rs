@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::{LevelService, refusal};
-use crate::deduct::Start;
+use super::refusal;
 use crate::plan::{Plan, Snapshot};
 use crate::ports::AttemptOutcome;
 use crate::stock::{Operation, Sku, StockError, StockLevel, Warehouse};
@@ -13,19 +12,11 @@ use crate::stock::{Operation, Sku, StockError, StockLevel, Warehouse};
 /// Levels by their names.
 pub type Levels = BTreeMap<(Sku, Warehouse), StockLevel>;
 
-impl LevelService {
-    /// Rows that are made until the result is dropped share transactions.
-    #[must_use]
-    pub fn gather(&self) -> Option<Start> {
-        self.scheduler.gather()
-    }
-}
-
 /// Previews rows: returns the version of the level after each, and changes `levels` as the rows would. Does not access
 /// the database.
 ///
 /// # Errors
-/// Those of [`LevelService::change`], for each row by itself.
+/// Those of [`LevelService::change`](super::LevelService::change), for each row by itself.
 pub fn preview(levels: &mut Levels, rows: &[Operation]) -> Vec<Result<Option<i64>, StockError>> {
     let named = rows.iter().flat_map(Operation::levels);
     let named: BTreeMap<_, _> = named

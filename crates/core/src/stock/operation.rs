@@ -30,6 +30,8 @@ pub struct Operation {
     pub remarks: Remarks,
     /// The name of the strategy that protects a deduction, for the ledger.
     pub strategy: Option<&'static str>,
+    /// Whether it is a row of an import, which shares transactions with other rows only.
+    pub is_row: bool,
     /// When the caller is answered at the latest. No attempt is made later.
     pub deadline: Instant,
 }
@@ -254,6 +256,7 @@ impl Operation {
             idempotency,
             remarks,
             strategy: None,
+            is_row: false,
             deadline,
         };
         new.with_lines(lines)
@@ -288,6 +291,7 @@ impl Operation {
                 ..Remarks::default()
             },
             strategy: None,
+            is_row: false,
             deadline,
         }
     }

@@ -19,6 +19,8 @@ pub(super) struct Claims {
     pub(super) levels: Vec<Number>,
     /// Whether it counts as a transaction in flight.
     pub(super) counts: bool,
+    /// Whether they are claimed for rows of imports.
+    pub(super) of_rows: bool,
     /// Operations that wait again then.
     pub(super) back: Vec<Waiting>,
 }
@@ -83,6 +85,7 @@ impl Claims {
                 scheduler: Arc::clone(&self.scheduler),
                 levels: vec![number],
                 counts: false,
+                of_rows: self.of_rows,
                 back: Vec::new(),
             };
             let task = claims.make_share(share, started);
@@ -220,7 +223,7 @@ impl Claims {
             }
             if mem::take(&mut self.counts) {
                 let mut queues = self.scheduler.queues.lock();
-                queues.end_count();
+                queues.end_count(self.of_rows);
                 self.scheduler.start(queues);
             }
             if since.elapsed() >= *wait_limit {
@@ -259,10 +262,10 @@ impl Drop for Claims {
             queues.put_back(waiting);
         }
         for number in &self.levels {
-            queues.release(*number);
+            queues.release(*number, self.of_rows);
         }
         if self.counts {
-            queues.end_count();
+            queues.end_count(self.of_rows);
         }
         self.scheduler.start(queues);
     }

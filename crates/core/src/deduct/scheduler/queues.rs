@@ -5,6 +5,9 @@
 //! oldest first; what was behind becomes ready while the batch is put together. So no operation overtakes an
 //! older one of the same level, and the work for a batch depends on its size, not on how many wait.
 //!
+//! Rows of imports have batches of their own. Beside them, other operations have the transactions that they have
+//! without an import, and do not wait for a second batch of rows.
+//!
 //! No I/O and no task is in here. The clock is read only to record when an operation arrived.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -24,6 +27,12 @@ const MAX_LEVELS: usize = 128;
 /// While fewer levels are claimed, a batch of one level need not share a transaction: it has one of its
 /// own, which can wait for its row.
 pub(super) const QUIET_LEVELS: usize = 4;
+
+/// How many lines a batch of rows has beside other operations, if those wait for its end.
+const FEW_LINES: usize = 16;
+
+/// After so many batches of rows without another one, an import is alone.
+const ALONE: usize = 8;
 
 /// After so many misses, an operation has a batch of its own.
 pub(super) const MISSES: u32 = 2;
@@ -67,6 +76,8 @@ pub(super) struct Batch {
     pub(super) operations: Vec<Waiting>,
     /// Whether it counts against `max_in_flight`.
     pub(super) counts: bool,
+    /// Whether its operations are rows of imports.
+    pub(super) of_rows: bool,
     /// The name of the strategy, which all deductions of a write have in common.
     strategy: Option<&'static str>,
 }
@@ -79,14 +90,25 @@ pub(super) struct Queues {
     levels: Vec<Level>,
     unused: Vec<Number>,
     waiting: HashMap<Age, Waiting>,
-    ready: BTreeSet<Age>,
+    /// What is ready: rows of imports, and other operations.
+    ready: Ready,
     last_age: Age,
-    /// How many levels are claimed.
+    /// How many levels are claimed, but for rows.
     claimed: usize,
     /// How many batches are in flight that count.
     in_flight: usize,
+    /// How many of them are of rows.
+    rows_in_flight: usize,
+    /// How many batches of rows have begun since the last other one.
+    row_batches: usize,
     /// Whether a task is about to take what is ready.
     is_starting: bool,
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    rows: BTreeSet<Age>,
+    others: BTreeSet<Age>,
 }
 
 #[derive(Debug)]
@@ -131,10 +153,12 @@ impl Queues {
             levels: Vec::new(),
             unused: Vec::new(),
             waiting: HashMap::new(),
-            ready: BTreeSet::new(),
+            ready: Ready::default(),
             last_age: 0,
             claimed: 0,
             in_flight: 0,
+            rows_in_flight: 0,
+            row_batches: ALONE,
             is_starting: false,
         }
     }
@@ -168,7 +192,7 @@ impl Queues {
             }
         }
         if caller.behind == 0 {
-            self.ready.insert(age);
+            self.ready.of(operation).insert(age);
         }
         self.waiting.insert(age, waiting);
     }
@@ -176,12 +200,8 @@ impl Queues {
     /// Whether the caller must start a task that takes what is ready: no other one is about to.
     pub(super) fn begin_start(&mut self) -> bool {
         let can_start = self.in_flight < self.max_in_flight || self.claimed < QUIET_LEVELS;
-        can_start && !self.ready.is_empty() && self.begin()
-    }
-
-    /// Whether the caller takes what is ready: no other one is about to.
-    pub(super) fn begin(&mut self) -> bool {
-        !mem::replace(&mut self.is_starting, true)
+        let is_ready = !self.ready.others.is_empty() || !self.ready.rows.is_empty();
+        can_start && is_ready && !mem::replace(&mut self.is_starting, true)
     }
 
     pub(super) fn end_start(&mut self) {
@@ -190,21 +210,25 @@ impl Queues {
 
     /// The next batch, whose levels are claimed then.
     pub(super) fn take(&mut self) -> Option<Batch> {
+        let of_rows = self.takes_rows();
         let has_slot = self.in_flight < self.max_in_flight;
-        let is_quiet = self.claimed < QUIET_LEVELS;
+        let is_quiet = !of_rows && self.claimed < QUIET_LEVELS;
         let max_levels = match (has_slot, is_quiet) {
             (true, _) => MAX_LEVELS,
             (false, true) => 1,
             (false, false) => return None,
         };
+        let is_few = of_rows && self.max_in_flight == 1 && !self.is_alone();
+        let max_lines = if is_few { FEW_LINES } else { self.max_lines };
         let (mut batch, mut lines, mut is_apart) = (Batch::default(), 0, false);
+        batch.of_rows = of_rows;
         while let Some(age) = self.next(&batch, max_levels) {
             let next = &self.waiting[&age];
             let new = next.caller.levels.iter();
             let new = new.filter(|number| !self.is_in(&batch, **number)).count();
             lines += next.operation.levels().count();
             let fits = batch.operations.is_empty()
-                || lines <= self.max_lines
+                || lines <= max_lines
                     && !next.is_apart()
                     && (next.operation.strategy.zip(batch.strategy)).is_none_or(|(a, b)| a == b);
             if is_apart || !fits || batch.levels.len() + new > max_levels {
@@ -212,7 +236,7 @@ impl Queues {
                 break;
             }
             is_apart = next.is_apart();
-            self.ready.remove(&age);
+            self.ready.of(&next.operation).remove(&age);
             self.move_to(&mut batch, age);
         }
         if batch.operations.is_empty() {
@@ -225,20 +249,43 @@ impl Queues {
                 self.block(next);
             }
         }
-        self.claimed += batch.levels.len();
         batch.counts = !is_apart && (batch.levels.len() > 1 || !is_quiet);
         self.in_flight += usize::from(batch.counts);
+        if of_rows {
+            self.rows_in_flight += usize::from(batch.counts);
+            self.row_batches += 1;
+        } else {
+            self.claimed += batch.levels.len();
+            self.row_batches = 0;
+        }
         Some(batch)
+    }
+
+    /// Whether the next batch is one of rows: if they have waited longer, and the last batch was another one, or
+    /// if nothing else is ready. Unless an import is alone, one transaction at a time is of rows.
+    fn takes_rows(&self) -> bool {
+        let Some(row) = self.ready.rows.first() else {
+            return false;
+        };
+        let is_first =
+            (self.ready.others.first()).is_none_or(|other| self.row_batches == 0 && row < other);
+        is_first && (self.rows_in_flight == 0 || self.is_alone())
+    }
+
+    fn is_alone(&self) -> bool {
+        self.row_batches >= ALONE
     }
 
     /// The next operation for the batch, if one is ready: the oldest. If the batch may have only one
     /// level, the oldest of that level.
     fn next(&self, batch: &Batch, max_levels: usize) -> Option<Age> {
+        let Ready { rows, others } = &self.ready;
+        let ready = if batch.of_rows { rows } else { others };
         if max_levels > 1 || batch.levels.is_empty() {
-            return self.ready.first().copied();
+            return ready.first().copied();
         }
         let next = self.levels[batch.levels[0]].queue.front();
-        next.copied().filter(|age| self.ready.contains(age))
+        next.copied().filter(|age| ready.contains(age))
     }
 
     /// Moves an operation that is ready to the batch. Those behind it may become ready.
@@ -265,10 +312,10 @@ impl Queues {
     }
 
     /// The level is no longer claimed.
-    pub(super) fn release(&mut self, number: Number) {
+    pub(super) fn release(&mut self, number: Number, of_rows: bool) {
         let level = &mut self.levels[number];
         level.is_claimed = false;
-        self.claimed -= 1;
+        self.claimed -= usize::from(!of_rows);
         match level.queue.front().copied() {
             Some(next) => self.unblock(next),
             None => self.retire(number),
@@ -276,14 +323,17 @@ impl Queues {
     }
 
     /// A batch that counted no longer does.
-    pub(super) fn end_count(&mut self) {
+    pub(super) fn end_count(&mut self, of_rows: bool) {
         self.in_flight -= 1;
+        self.rows_in_flight -= usize::from(of_rows);
     }
 
-    /// Removes and returns the oldest ready operation, if it arrived at `time` or earlier.
+    /// Removes and returns a ready operation that arrived at `time` or earlier.
     pub(super) fn pop_ready_before(&mut self, time: Instant) -> Option<Waiting> {
-        let age = *self.ready.first()?;
-        (self.waiting[&age].caller.since <= time).then(|| self.remove(age))
+        let oldest = [self.ready.others.first(), self.ready.rows.first()];
+        let is_late = |age: &&Age| self.waiting[*age].caller.since <= time;
+        let late = oldest.into_iter().flatten().find(is_late).copied()?;
+        Some(self.remove(late))
     }
 
     /// Removes and returns the first operation of a level's queue, if it arrived at `time` or earlier.
@@ -293,8 +343,8 @@ impl Queues {
     }
 
     fn remove(&mut self, age: Age) -> Waiting {
-        self.ready.remove(&age);
         let waiting = self.waiting.remove(&age).expect("it waits");
+        self.ready.of(&waiting.operation).remove(&age);
         for number in &waiting.caller.levels {
             let level = &mut self.levels[*number];
             let place = level.queue.binary_search(&age).expect("it is in the queue");
@@ -337,18 +387,28 @@ impl Queues {
     }
 
     fn block(&mut self, age: Age) {
-        let caller = &mut self.waiting.get_mut(&age).expect("it waits").caller;
+        let Waiting { operation, caller } = self.waiting.get_mut(&age).expect("it waits");
         if caller.behind == 0 {
-            self.ready.remove(&age);
+            self.ready.of(operation).remove(&age);
         }
         caller.behind += 1;
     }
 
     fn unblock(&mut self, age: Age) {
-        let caller = &mut self.waiting.get_mut(&age).expect("it waits").caller;
+        let Waiting { operation, caller } = self.waiting.get_mut(&age).expect("it waits");
         caller.behind -= 1;
         if caller.behind == 0 {
-            self.ready.insert(age);
+            self.ready.of(operation).insert(age);
+        }
+    }
+}
+
+impl Ready {
+    fn of(&mut self, operation: &Operation) -> &mut BTreeSet<Age> {
+        if operation.is_row {
+            &mut self.rows
+        } else {
+            &mut self.others
         }
     }
 }

@@ -121,18 +121,6 @@ async fn assert_unknown(buyer: Buyer) {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_gathered_shares_a_transaction() {
-    let scene = Scene::new();
-    let start = scene.scheduler.gather();
-    let buyers = scene.buy_all(["a", "b", "c"]).await;
-    assert!(scene.end_calls(0).await.is_empty());
-    drop(start);
-    settle().await;
-    assert_eq!(scene.end_calls(1).await, ["[a, b, c]"]);
-    assert_sold(buyers).await;
-}
-
 /// If four levels are claimed, and two transactions are in flight, a batch waits.
 #[tokio::test(start_paused = true)]
 async fn batch_of_one_level_starts_while_few_levels_are_claimed() {

@@ -284,6 +284,7 @@ fn any_operation(rng: &mut Rng, (sales, holds): (&[Vec<Movement>], &[Vec<Movemen
                 idempotency: any_key(rng),
                 remarks: Remarks::default(),
                 strategy: Some("group-commit"),
+                is_row: false,
                 deadline,
             };
             for _ in 0..rng.usize(..3) {

@@ -41,6 +41,7 @@ pub(super) fn deduction_of(
         idempotency,
         remarks: Remarks::default(),
         strategy: Some(strategy.name()),
+        is_row: false,
         deadline: Instant::now() + WAIT_LIMIT,
     }
 }

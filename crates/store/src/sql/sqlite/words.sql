@@ -47,11 +47,11 @@ INDEXED BY $index
 
 -- wanted
 (SELECT value ->> 0 AS text_1, value ->> 1 AS text_2, value ->> 2 AS number, unhex(value ->> 0) AS bytes
-        FROM json_each($1)) AS wanted
+        FROM jsonb_each($1)) AS wanted
 
 -- set_version: follows the insert of `published`
 ON CONFLICT (sku, warehouse) DO UPDATE SET version = excluded.version
 
 -- wanted_lines
 (SELECT unhex(value ->> 0) AS operation_id, value ->> 1 AS line, value ->> 2 AS ends_at, value ->> 3 AS sku,
-        value ->> 4 AS warehouse, value ->> 5 AS units, value ->> 6 AS reference FROM json_each($1)) AS wanted
+        value ->> 4 AS warehouse, value ->> 5 AS units, value ->> 6 AS reference FROM jsonb_each($1)) AS wanted

@@ -5,7 +5,7 @@ UPDATE stock SET on_hand = on_hand + wanted.delta, held = held + wanted.held_del
         backorder_limit = coalesce(wanted.new_limit, backorder_limit), version = version + wanted.movements
     FROM (SELECT value ->> 1 AS sku, value ->> 2 AS warehouse, value ->> 3 AS delta, value ->> 4 AS movements,
             value ->> 5 AS read_version, value ->> 6 AS new_limit, value ->> 7 AS held_delta
-        FROM json_each($1)) AS wanted
+        FROM jsonb_each($1)) AS wanted
     WHERE stock.sku = wanted.sku AND stock.warehouse = wanted.warehouse
         AND version = coalesce(wanted.read_version, version)
         AND on_hand + wanted.delta - held - wanted.held_delta >= -coalesce(wanted.new_limit, backorder_limit)
@@ -28,19 +28,19 @@ coalesce(value ->> '$[1][3]', 0), coalesce(value ->> '$[1][4]', 'deducted'), val
         CASE WHEN coalesce(value ->> '$[1][4]', 'deducted') = 'deducted' THEN $2 END
 
 -- insert_plain (movements, strategy, expiry, sku, warehouse)
-{insert}, {plain}, $4, $5 FROM json_each($1) WHERE {now} < $3
+{insert}, {plain}, $4, $5 FROM jsonb_each($1) WHERE {now} < $3
 
 -- insert_held (movements, strategy, expiry, sku, warehouse): each row has the units that it holds
-{insert}, 0, 'held', NULL, NULL, NULL, value ->> '$[1]', NULL, NULL, NULL, $4, $5 FROM json_each($1) WHERE {now} < $3
+{insert}, 0, 'held', NULL, NULL, NULL, value ->> '$[1]', NULL, NULL, NULL, $4, $5 FROM jsonb_each($1) WHERE {now} < $3
 
 -- insert_rest (movements, strategy, expiry, sku, warehouse)
-{insert}, {rest}, $4, $5 FROM json_each($1) WHERE {now} < $3
+{insert}, {rest}, $4, $5 FROM jsonb_each($1) WHERE {now} < $3
 
 -- insert_plain_of_levels (movements, strategy, expiry): each row has the names of its level
-{insert}, {plain}, value ->> '$[2][0]', value ->> '$[2][1]' FROM json_each($1) WHERE {now} < $3
+{insert}, {plain}, value ->> '$[2][0]', value ->> '$[2][1]' FROM jsonb_each($1) WHERE {now} < $3
 
 -- insert_rest_of_levels (movements, strategy, expiry)
-{insert}, {rest}, value ->> '$[2][0]', value ->> '$[2][1]' FROM json_each($1) WHERE {now} < $3
+{insert}, {rest}, value ->> '$[2][0]', value ->> '$[2][1]' FROM jsonb_each($1) WHERE {now} < $3
 
 -- delete_holds (lines): since they were read, no other process could extend them
 DELETE FROM hold WHERE (operation_id, line) IN (SELECT operation_id, line FROM {wanted_lines})
