@@ -178,6 +178,7 @@ fn world(decisions: &Decisions) -> World<State, Answer> {
         let (sku, warehouse) = levels[decisions.choose(level_count)].clone();
         let mut adjustment = adjustment([-1, 1, 2][decisions.choose(3)]);
         (adjustment.lines[0].sku, adjustment.lines[0].warehouse) = (sku, warehouse);
+        adjustment.is_row = decisions.choose(2) == 0;
         tasks.push(Box::pin(adjust(service.clone(), adjustment)));
     }
     for _ in 0..decisions.choose(3) {
