@@ -124,6 +124,7 @@ pub(super) mod tests {
             }),
             remarks: Remarks::default(),
             strategy: Some("single-sql"),
+            is_row: false,
             deadline: Instant::now() + Duration::from_mins(1),
         }
     }
