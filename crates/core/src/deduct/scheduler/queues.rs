@@ -5,12 +5,9 @@
 //! oldest first; what was behind becomes ready while the batch is put together. So no operation overtakes an
 //! older one of the same level, and the work for a batch depends on its size, not on how many wait.
 //!
-//! Rows of imports have batches of their own. Beside them, other operations have the transactions that they have
-//! without an import, and do not wait for a second batch of rows.
-//!
 //! No I/O and no task is in here. The clock is read only to record when an operation arrived.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::mem;
 
 use tokio::sync::oneshot;
@@ -20,6 +17,9 @@ use tracing::Span;
 use crate::ports::BatchAnswer;
 use crate::stock::{Change, Operation, Sku, Warehouse};
 use crate::trace;
+use ready::{FEW_LINES, Ready};
+
+mod ready;
 
 /// The maximum number of levels in a batch.
 const MAX_LEVELS: usize = 128;
@@ -27,12 +27,6 @@ const MAX_LEVELS: usize = 128;
 /// While fewer levels are claimed, a batch of one level need not share a transaction: it has one of its
 /// own, which can wait for its row.
 pub(super) const QUIET_LEVELS: usize = 4;
-
-/// How many lines a batch of rows has beside other operations, if those wait for its end.
-const FEW_LINES: usize = 16;
-
-/// After so many batches of rows without another one, an import is alone.
-const ALONE: usize = 8;
 
 /// After so many misses, an operation has a batch of its own.
 pub(super) const MISSES: u32 = 2;
@@ -90,25 +84,14 @@ pub(super) struct Queues {
     levels: Vec<Level>,
     unused: Vec<Number>,
     waiting: HashMap<Age, Waiting>,
-    /// What is ready: rows of imports, and other operations.
     ready: Ready,
     last_age: Age,
     /// How many levels are claimed, but for rows.
     claimed: usize,
     /// How many batches are in flight that count.
     in_flight: usize,
-    /// How many of them are of rows.
-    rows_in_flight: usize,
-    /// How many batches of rows have begun since the last other one.
-    row_batches: usize,
     /// Whether a task is about to take what is ready.
     is_starting: bool,
-}
-
-#[derive(Debug, Default)]
-struct Ready {
-    rows: BTreeSet<Age>,
-    others: BTreeSet<Age>,
 }
 
 #[derive(Debug)]
@@ -157,8 +140,6 @@ impl Queues {
             last_age: 0,
             claimed: 0,
             in_flight: 0,
-            rows_in_flight: 0,
-            row_batches: ALONE,
             is_starting: false,
         }
     }
@@ -192,7 +173,7 @@ impl Queues {
             }
         }
         if caller.behind == 0 {
-            self.ready.of(operation).insert(age);
+            self.ready.insert(operation.is_row, age);
         }
         self.waiting.insert(age, waiting);
     }
@@ -200,8 +181,7 @@ impl Queues {
     /// Whether the caller must start a task that takes what is ready: no other one is about to.
     pub(super) fn begin_start(&mut self) -> bool {
         let can_start = self.in_flight < self.max_in_flight || self.claimed < QUIET_LEVELS;
-        let is_ready = !self.ready.others.is_empty() || !self.ready.rows.is_empty();
-        can_start && is_ready && !mem::replace(&mut self.is_starting, true)
+        can_start && !self.ready.is_empty() && !mem::replace(&mut self.is_starting, true)
     }
 
     pub(super) fn end_start(&mut self) {
@@ -210,7 +190,7 @@ impl Queues {
 
     /// The next batch, whose levels are claimed then.
     pub(super) fn take(&mut self) -> Option<Batch> {
-        let of_rows = self.takes_rows();
+        let of_rows = self.ready.has_turn_of_rows();
         let has_slot = self.in_flight < self.max_in_flight;
         let is_quiet = !of_rows && self.claimed < QUIET_LEVELS;
         let max_levels = match (has_slot, is_quiet) {
@@ -218,7 +198,7 @@ impl Queues {
             (false, true) => 1,
             (false, false) => return None,
         };
-        let is_few = of_rows && self.max_in_flight == 1 && !self.is_alone();
+        let is_few = of_rows && self.max_in_flight == 1 && !self.ready.is_alone();
         let max_lines = if is_few { FEW_LINES } else { self.max_lines };
         let (mut batch, mut lines, mut is_apart) = (Batch::default(), 0, false);
         batch.of_rows = of_rows;
@@ -236,7 +216,7 @@ impl Queues {
                 break;
             }
             is_apart = next.is_apart();
-            self.ready.of(&next.operation).remove(&age);
+            self.ready.remove(next.operation.is_row, age);
             self.move_to(&mut batch, age);
         }
         if batch.operations.is_empty() {
@@ -251,36 +231,17 @@ impl Queues {
         }
         batch.counts = !is_apart && (batch.levels.len() > 1 || !is_quiet);
         self.in_flight += usize::from(batch.counts);
-        if of_rows {
-            self.rows_in_flight += usize::from(batch.counts);
-            self.row_batches += 1;
-        } else {
+        self.ready.begin(of_rows, batch.counts);
+        if !of_rows {
             self.claimed += batch.levels.len();
-            self.row_batches = 0;
         }
         Some(batch)
-    }
-
-    /// Whether the next batch is one of rows: if they have waited longer, and the last batch was another one, or
-    /// if nothing else is ready. Unless an import is alone, one transaction at a time is of rows.
-    fn takes_rows(&self) -> bool {
-        let Some(row) = self.ready.rows.first() else {
-            return false;
-        };
-        let is_first =
-            (self.ready.others.first()).is_none_or(|other| self.row_batches == 0 && row < other);
-        is_first && (self.rows_in_flight == 0 || self.is_alone())
-    }
-
-    fn is_alone(&self) -> bool {
-        self.row_batches >= ALONE
     }
 
     /// The next operation for the batch, if one is ready: the oldest. If the batch may have only one
     /// level, the oldest of that level.
     fn next(&self, batch: &Batch, max_levels: usize) -> Option<Age> {
-        let Ready { rows, others } = &self.ready;
-        let ready = if batch.of_rows { rows } else { others };
+        let ready = self.ready.of(batch.of_rows);
         if max_levels > 1 || batch.levels.is_empty() {
             return ready.first().copied();
         }
@@ -325,12 +286,12 @@ impl Queues {
     /// A batch that counted no longer does.
     pub(super) fn end_count(&mut self, of_rows: bool) {
         self.in_flight -= 1;
-        self.rows_in_flight -= usize::from(of_rows);
+        self.ready.end(of_rows);
     }
 
     /// Removes and returns a ready operation that arrived at `time` or earlier.
     pub(super) fn pop_ready_before(&mut self, time: Instant) -> Option<Waiting> {
-        let oldest = [self.ready.others.first(), self.ready.rows.first()];
+        let oldest = [false, true].map(|of_rows| self.ready.of(of_rows).first());
         let is_late = |age: &&Age| self.waiting[*age].caller.since <= time;
         let late = oldest.into_iter().flatten().find(is_late).copied()?;
         Some(self.remove(late))
@@ -344,7 +305,7 @@ impl Queues {
 
     fn remove(&mut self, age: Age) -> Waiting {
         let waiting = self.waiting.remove(&age).expect("it waits");
-        self.ready.of(&waiting.operation).remove(&age);
+        self.ready.remove(waiting.operation.is_row, age);
         for number in &waiting.caller.levels {
             let level = &mut self.levels[*number];
             let place = level.queue.binary_search(&age).expect("it is in the queue");
@@ -389,7 +350,7 @@ impl Queues {
     fn block(&mut self, age: Age) {
         let Waiting { operation, caller } = self.waiting.get_mut(&age).expect("it waits");
         if caller.behind == 0 {
-            self.ready.of(operation).remove(&age);
+            self.ready.remove(operation.is_row, age);
         }
         caller.behind += 1;
     }
@@ -398,17 +359,7 @@ impl Queues {
         let Waiting { operation, caller } = self.waiting.get_mut(&age).expect("it waits");
         caller.behind -= 1;
         if caller.behind == 0 {
-            self.ready.of(operation).insert(age);
-        }
-    }
-}
-
-impl Ready {
-    fn of(&mut self, operation: &Operation) -> &mut BTreeSet<Age> {
-        if operation.is_row {
-            &mut self.rows
-        } else {
-            &mut self.others
+            self.ready.insert(operation.is_row, age);
         }
     }
 }

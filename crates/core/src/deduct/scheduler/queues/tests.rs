@@ -4,6 +4,8 @@ use super::*;
 use crate::ports::AttemptOutcome;
 use crate::stock::{Scope, Setting};
 
+mod rows;
+
 const MAX_LINES: usize = 256;
 const MAX_IN_FLIGHT: usize = 2;
 
@@ -38,14 +40,6 @@ impl Queues {
         self.push(operation, Caller::new(answer));
     }
 
-    fn add_rows<'a>(&mut self, skus: impl IntoIterator<Item = &'a str>) {
-        let row = |sku| Operation {
-            is_row: true,
-            ..operation(sku)
-        };
-        skus.into_iter().for_each(|sku| self.add(row(sku)));
-    }
-
     fn add_all<'a>(&mut self, operations: impl IntoIterator<Item = &'a str>) {
         operations
             .into_iter()
@@ -71,12 +65,8 @@ impl Queues {
 
     /// Nothing waits, and nothing is in flight.
     fn assert_empty(&self) {
-        assert!(self.numbers.is_empty() && self.waiting.is_empty());
-        assert!(self.ready.rows.is_empty() && self.ready.others.is_empty());
-        assert_eq!(
-            (self.claimed, self.in_flight, self.rows_in_flight),
-            (0, 0, 0)
-        );
+        assert!(self.numbers.is_empty() && self.waiting.is_empty() && self.ready.is_idle());
+        assert_eq!((self.claimed, self.in_flight), (0, 0));
         assert_eq!(self.unused.len(), self.levels.len());
     }
 }
@@ -95,56 +85,6 @@ fn operations_of_one_level_share_a_batch_in_their_order() {
     let next = queues.expect(["a", "a a", "a"]);
     queues.end(next);
     queues.end(other);
-    queues.assert_empty();
-}
-
-#[test]
-fn rows_have_batches_of_their_own() {
-    let mut queues = queues();
-    queues.add_rows(["r", "s", "t", "u", "v"]);
-    let rows = queues.expect(["r", "s", "t", "u", "v"]);
-    queues.add_rows(["w"]);
-    queues.add_all(["a", "u"]);
-    // The levels of rows do not count as claimed.
-    let sale = queues.expect(["a"]);
-    assert!(rows.counts && !sale.counts);
-    // One transaction at a time is of rows.
-    assert!(queues.take().is_none());
-    queues.add_all(["b", "c", "d"]);
-    let sales = queues.expect(["b", "c", "d"]);
-    queues.end(sales);
-    queues.end(sale);
-    queues.end(rows);
-    let row = queues.expect(["w"]);
-    let sale = queues.expect(["u"]);
-    queues.end(row);
-    queues.end(sale);
-    queues.assert_empty();
-}
-
-#[test]
-fn others_go_first_after_a_batch_of_rows() {
-    let mut queues = Queues::new(MAX_LINES, 1);
-    let names: Vec<_> = (0..3 * FEW_LINES).map(|row| format!("r{row}")).collect();
-    queues.add_rows(names.iter().map(String::as_str));
-    let alone = queues.take().expect("rows");
-    assert_eq!(alone.operations.len(), names.len());
-    queues.end(alone);
-    queues.add_all(["a"]);
-    queues.add_rows(names.iter().map(String::as_str));
-    let sale = queues.expect(["a"]);
-    // Nobody waits for the end of many rows.
-    for _ in 0..2 {
-        let rows = queues.take().expect("rows");
-        assert_eq!(rows.operations.len(), FEW_LINES);
-        queues.add_all(["b"]);
-        queues.end(rows);
-        let sale = queues.expect(["b"]);
-        queues.end(sale);
-    }
-    queues.end(sale);
-    let last = queues.take().expect("rows");
-    queues.end(last);
     queues.assert_empty();
 }
 
@@ -235,9 +175,9 @@ fn operation_that_is_put_back_comes_before_younger_ones() {
     let order = batch.operations.swap_remove(0);
     queues.end(batch);
     // Ready now, and no longer when the order is back.
-    assert_eq!(queues.ready.others.len(), 2);
+    assert_eq!(queues.ready.of(false).len(), 2);
     queues.put_back(order);
-    assert_eq!(queues.ready.others.len(), 1);
+    assert_eq!(queues.ready.of(false).len(), 1);
     let batch = queues.expect(["a b", "a", "b c", "c"]);
     queues.end(batch);
     queues.assert_empty();

@@ -1,0 +1,100 @@
+//! What is ready, and whose turn it is: rows of imports, or other operations.
+//!
+//! Rows have batches of their own. Beside them, other operations have the transactions that they have without an
+//! import, and never wait for a second batch of rows.
+
+use std::collections::BTreeSet;
+
+use super::Age;
+
+/// How many lines a batch of rows has beside other operations, if those wait for its end.
+pub(super) const FEW_LINES: usize = 16;
+
+/// After so many batches of rows without another one, an import is alone.
+const ALONE: usize = 8;
+
+/// The operations that are ready.
+#[derive(Debug)]
+pub(super) struct Ready {
+    rows: BTreeSet<Age>,
+    others: BTreeSet<Age>,
+    /// How many batches of rows are in flight that count.
+    rows_in_flight: usize,
+    /// How many batches of rows have begun since the last other one.
+    row_batches: usize,
+}
+
+impl Default for Ready {
+    fn default() -> Self {
+        Self {
+            rows: BTreeSet::new(),
+            others: BTreeSet::new(),
+            rows_in_flight: 0,
+            row_batches: ALONE,
+        }
+    }
+}
+
+impl Ready {
+    /// The rows, or the other operations.
+    pub(super) fn of(&self, rows: bool) -> &BTreeSet<Age> {
+        if rows { &self.rows } else { &self.others }
+    }
+
+    fn of_mut(&mut self, rows: bool) -> &mut BTreeSet<Age> {
+        if rows {
+            &mut self.rows
+        } else {
+            &mut self.others
+        }
+    }
+
+    pub(super) fn insert(&mut self, is_row: bool, age: Age) {
+        self.of_mut(is_row).insert(age);
+    }
+
+    pub(super) fn remove(&mut self, is_row: bool, age: Age) {
+        self.of_mut(is_row).remove(&age);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.others.is_empty()
+    }
+
+    /// Whether the next batch is one of rows: if nothing else is ready, or if they have waited longer and the last
+    /// batch was another one. Unless an import is alone, one transaction at a time is of rows.
+    pub(super) fn has_turn_of_rows(&self) -> bool {
+        let Some(row) = self.rows.first() else {
+            return false;
+        };
+        let other = self.others.first();
+        let is_first = other.is_none_or(|other| self.row_batches == 0 && row < other);
+        is_first && (self.rows_in_flight == 0 || self.is_alone())
+    }
+
+    /// Whether nothing but rows has been made for some time.
+    pub(super) fn is_alone(&self) -> bool {
+        self.row_batches >= ALONE
+    }
+
+    /// A batch begins.
+    pub(super) fn begin(&mut self, of_rows: bool, counts: bool) {
+        if of_rows {
+            self.rows_in_flight += usize::from(counts);
+            self.row_batches += 1;
+        } else {
+            self.row_batches = 0;
+        }
+    }
+
+    /// A batch that counted no longer does.
+    pub(super) fn end(&mut self, of_rows: bool) {
+        self.rows_in_flight -= usize::from(of_rows);
+    }
+
+    /// Whether nothing is ready, and no batch of rows is in flight.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_empty() && self.rows_in_flight == 0
+    }
+}
