@@ -1,12 +1,12 @@
 //! The scheduler of `group-commit`: operations that wait at the same time share transactions.
 //!
 //! All operations of a replica wait here, except deductions of one line under a strategy that writes by
-//! itself. [`Queues`] says which come next. While few levels are claimed, a batch of one level is a
-//! write of its own, which can wait for its row. Any other batch does not wait for rows. What meets a
-//! locked row, or cannot be decided with the others, is made afterwards, level by level. An operation of
-//! several levels that missed a row waits for that row, without a lock on another row and without a
-//! claim on its other levels. It is tried again before all younger ones. After two misses it is alone in
-//! its batch, and waits briefly for its rows.
+//! itself. [`Queues`] says which come next; rows of imports have batches of their own. While few levels
+//! are claimed, a batch of one level is a write of its own, which can wait for its row. Any other batch
+//! does not wait for rows. What meets a locked row, or cannot be decided with the others, is made
+//! afterwards, level by level. An operation of several levels that missed a row waits for that row,
+//! without a lock on another row and without a claim on its other levels. It is tried again before all
+//! younger ones. After two misses it is alone in its batch, and waits briefly for its rows.
 //!
 //! Guarantees: a level has at most one batch in flight. Each operation gets its own answer. A caller who
 //! leaves cancels nothing. If the task of a batch ends early, its operations have unknown outcomes, and

@@ -30,7 +30,7 @@ pub struct Operation {
     pub remarks: Remarks,
     /// The name of the strategy that protects a deduction, for the ledger.
     pub strategy: Option<&'static str>,
-    /// Whether it is a row of an import, which shares transactions with other rows only.
+    /// Whether it is a row of an import, which shares transactions with other rows.
     pub is_row: bool,
     /// When the caller is answered at the latest. No attempt is made later.
     pub deadline: Instant,

@@ -1,9 +1,10 @@
 //! The operations that wait, and which of them come next.
 //!
-//! Each level has a queue in the order of arrival. An operation is in the queues of all of its levels. It is
-//! ready if it is the first in each of them, and no batch has claimed one of them. A batch takes what is ready,
-//! oldest first; what was behind becomes ready while the batch is put together. So no operation overtakes an
-//! older one of the same level, and the work for a batch depends on its size, not on how many wait.
+//! Each level has a queue in the order of arrival. An operation is in the queues of all of its levels. It
+//! is ready if it is the first in each of them, and no batch has claimed one of them. A batch takes what is
+//! ready, oldest first, of rows of imports or of other operations; what was behind becomes ready while the
+//! batch is put together. So no operation overtakes an older one of the same level, and the work for a
+//! batch depends on its size, not on how many wait.
 //!
 //! No I/O and no task is in here. The clock is read only to record when an operation arrived.
 
@@ -86,7 +87,7 @@ pub(super) struct Queues {
     waiting: HashMap<Age, Waiting>,
     ready: Ready,
     last_age: Age,
-    /// How many levels are claimed, but for rows.
+    /// How many levels are claimed, not counting those of rows.
     claimed: usize,
     /// How many batches are in flight that count.
     in_flight: usize,
@@ -165,6 +166,19 @@ impl Queues {
             };
             let overtaken = level.queue.front().copied().filter(|_| place == 0);
             level.queue.insert(place, age);
+            if !operation.is_row {
+                // It does not wait for the turn of rows.
+                for before in level.queue.range(..place).rev() {
+                    let before_it = self.waiting.get_mut(before).expect("it waits");
+                    if !mem::take(&mut before_it.operation.is_row) {
+                        break;
+                    }
+                    if before_it.caller.behind == 0 {
+                        self.ready.remove(true, *before);
+                        self.ready.insert(false, *before);
+                    }
+                }
+            }
             let is_behind = place > 0 || level.is_claimed;
             caller.behind += usize::from(is_behind);
             caller.levels.push(number);
@@ -180,8 +194,16 @@ impl Queues {
 
     /// Whether the caller must start a task that takes what is ready: no other one is about to.
     pub(super) fn begin_start(&mut self) -> bool {
-        let can_start = self.in_flight < self.max_in_flight || self.claimed < QUIET_LEVELS;
-        can_start && !self.ready.is_empty() && !mem::replace(&mut self.is_starting, true)
+        let can_start = if self.ready.of(false).is_empty() {
+            self.has_slot() && self.ready.is_turn_of_rows()
+        } else {
+            self.has_slot() || self.claimed < QUIET_LEVELS
+        };
+        can_start && !mem::replace(&mut self.is_starting, true)
+    }
+
+    fn has_slot(&self) -> bool {
+        self.in_flight < self.max_in_flight
     }
 
     pub(super) fn end_start(&mut self) {
@@ -190,8 +212,8 @@ impl Queues {
 
     /// The next batch, whose levels are claimed then.
     pub(super) fn take(&mut self) -> Option<Batch> {
-        let of_rows = self.ready.has_turn_of_rows();
-        let has_slot = self.in_flight < self.max_in_flight;
+        let has_slot = self.has_slot();
+        let of_rows = has_slot && self.ready.is_turn_of_rows();
         let is_quiet = !of_rows && self.claimed < QUIET_LEVELS;
         let max_levels = match (has_slot, is_quiet) {
             (true, _) => MAX_LEVELS,

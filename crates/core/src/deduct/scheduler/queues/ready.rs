@@ -1,13 +1,13 @@
 //! What is ready, and whose turn it is: rows of imports, or other operations.
 //!
-//! Rows have batches of their own. Beside them, other operations have the transactions that they have without an
-//! import, and never wait for a second batch of rows.
+//! Rows have batches of their own, beside other operations one at a time. After it, the other operations that are
+//! ready go first, and a row that one of them waits for is one of them.
 
 use std::collections::BTreeSet;
 
 use super::Age;
 
-/// How many lines a batch of rows has beside other operations, if those wait for its end.
+/// How many lines a batch of rows has beside other operations, if there is one transaction at a time.
 pub(super) const FEW_LINES: usize = 16;
 
 /// After so many batches of rows without another one, an import is alone.
@@ -20,7 +20,7 @@ pub(super) struct Ready {
     others: BTreeSet<Age>,
     /// How many batches of rows are in flight that count.
     rows_in_flight: usize,
-    /// How many batches of rows have begun since the last other one.
+    /// How many batches of rows have begun after the last other one.
     row_batches: usize,
 }
 
@@ -57,13 +57,9 @@ impl Ready {
         self.of_mut(is_row).remove(&age);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.others.is_empty()
-    }
-
     /// Whether the next batch is one of rows: if nothing else is ready, or if they have waited longer and the last
     /// batch was another one. Unless an import is alone, one transaction at a time is of rows.
-    pub(super) fn has_turn_of_rows(&self) -> bool {
+    pub(super) fn is_turn_of_rows(&self) -> bool {
         let Some(row) = self.rows.first() else {
             return false;
         };
@@ -89,12 +85,15 @@ impl Ready {
 
     /// A batch that counted no longer does.
     pub(super) fn end(&mut self, of_rows: bool) {
-        self.rows_in_flight -= usize::from(of_rows);
+        if of_rows {
+            self.rows_in_flight -= 1;
+            self.row_batches = self.row_batches.max(1);
+        }
     }
 
     /// Whether nothing is ready, and no batch of rows is in flight.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        self.is_empty() && self.rows_in_flight == 0
+        self.rows.is_empty() && self.others.is_empty() && self.rows_in_flight == 0
     }
 }

@@ -29,10 +29,10 @@ fn rows_have_batches_of_their_own() {
     queues.end(sales);
     queues.end(sale);
     queues.end(rows);
-    let row = queues.expect(["w"]);
-    let sale = queues.expect(["u"]);
-    queues.end(row);
-    queues.end(sale);
+    for last in ["u", "w"] {
+        let last = queues.expect([last]);
+        queues.end(last);
+    }
     queues.assert_empty();
 }
 
@@ -47,7 +47,7 @@ fn others_go_first_after_a_batch_of_rows() {
     queues.add_all(["a"]);
     queues.add_rows(names.iter().map(String::as_str));
     let sale = queues.expect(["a"]);
-    // Nobody waits for the end of many rows.
+    // No sale waits for the end of many rows.
     for _ in 0..2 {
         let rows = queues.take().expect("rows");
         assert_eq!(rows.operations.len(), FEW_LINES);
@@ -59,5 +59,25 @@ fn others_go_first_after_a_batch_of_rows() {
     queues.end(sale);
     let last = queues.take().expect("rows");
     queues.end(last);
+    queues.assert_empty();
+}
+
+#[test]
+fn operation_does_not_wait_for_the_turn_of_rows() {
+    let mut queues = Queues::new(MAX_LINES, 1);
+    queues.add_all(["a b"]);
+    let order = queues.expect(["a b"]);
+    queues.add_rows(["r", "s", "s"]);
+    queues.add_all(["x", "s"]);
+    // There is no transaction for rows, but few levels are claimed: `x` has one of its own. The rows before the
+    // sale of `s` are made with it.
+    let sale = queues.expect(["s", "s", "s"]);
+    let other = queues.expect(["x"]);
+    assert!(queues.take().is_none());
+    for batch in [sale, other, order] {
+        queues.end(batch);
+    }
+    let rows = queues.expect(["r"]);
+    queues.end(rows);
     queues.assert_empty();
 }
