@@ -164,6 +164,19 @@ async fn order_with_a_locked_row_is_left_out(#[values(Mysql, Postgres)] backend:
     assert_eq!(on_hand(&fixture).await, (0, 4));
 }
 
+/// So operations that name the same levels in another order never wait for each other.
+#[rstest]
+#[tokio::test]
+async fn rows_are_locked_in_the_order_of_their_names(#[values(Mysql, Postgres)] backend: Backend) {
+    let fixture = two_levels(On::Sql(backend), 5).await;
+    let rival = Rival::holding_stock(backend, &fixture.url).await;
+    let (store, order) = (fixture.deductions(), [order(&["b", "a"])]);
+    let answers = timeout(SOON, store.write_shared(&order, true)).await;
+    // It has waited for the row of `a`, which is its second line.
+    assert_matches!(answers.expect("bounded")[..], [SharedAnswer::Missed(1)]);
+    rival.let_go().await;
+}
+
 /// An order whose first warehouse does not have the SKU.
 fn sourced_order() -> Operation {
     let mut order = order(&["a"]);
