@@ -65,15 +65,12 @@ pub(super) async fn make(api: &Api, chunk: Vec<Row>) -> Vec<Answered> {
 
 async fn make_row(api: &Api, row: Operation) -> Answer {
     let (id, code) = (row.id, code(&row));
-    let deadline = api.deadline();
-    let made = api
-        .levels
-        .change(Operation {
-            deadline,
-            is_row: true,
-            ..row
-        })
-        .await;
+    let row = Operation {
+        deadline: api.deadline(),
+        is_row: true,
+        ..row
+    };
+    let made = api.levels.change(row).await;
     let version = |made: Changed| Some(made.level.filter(|_| !made.replayed)?.version);
     answer(code, made.map(version)).map_err(|error| ApiError::of_operation(id, error))
 }

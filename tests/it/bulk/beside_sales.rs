@@ -109,6 +109,23 @@ async fn import_and_sales_succeed_beside_each_other(
     }
 }
 
+/// Goal: a sale does not wait for the end of many rows: on SQLite a transaction of rows is small.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_rows_are_small_after_a_sale() {
+    const ROWS: usize = 64;
+    let app = TestApp::with_stock(Sqlite, 1, "hot", 1).await;
+    app.deduct_all("group-commit", &json!([{"sku": "hot"}]))
+        .await;
+    let row = |row| json!({"sku": format!("s-{row}"), "on_hand": 0, "create": true});
+    let rows = text(&(0..ROWS).map(row).collect::<Vec<_>>());
+    let end = json!({"done": true, "rows": ROWS, "replayed": 0, "failed": 0});
+    assert_eq!(import(&app, "levels", "", &rows).await, [end]);
+    let small = app.counted(0, "batch_lines_bucket{le=\"16.0\"").await;
+    let all = app.counted(0, "batch_lines_count").await;
+    assert_eq!(small, all);
+    assert!(all > 4, "{all}");
+}
+
 /// Goal: a count loses no sale. It is refused if a unit was sold after the units were counted.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -173,8 +173,7 @@ impl Queues {
                     if !mem::take(&mut before_it.operation.is_row) {
                         break;
                     }
-                    if before_it.caller.behind == 0 {
-                        self.ready.remove(true, *before);
+                    if self.ready.remove(*before) {
                         self.ready.insert(false, *before);
                     }
                 }
@@ -238,7 +237,7 @@ impl Queues {
                 break;
             }
             is_apart = next.is_apart();
-            self.ready.remove(next.operation.is_row, age);
+            self.ready.remove(age);
             self.move_to(&mut batch, age);
         }
         if batch.operations.is_empty() {
@@ -327,7 +326,7 @@ impl Queues {
 
     fn remove(&mut self, age: Age) -> Waiting {
         let waiting = self.waiting.remove(&age).expect("it waits");
-        self.ready.remove(waiting.operation.is_row, age);
+        self.ready.remove(age);
         for number in &waiting.caller.levels {
             let level = &mut self.levels[*number];
             let place = level.queue.binary_search(&age).expect("it is in the queue");
@@ -370,9 +369,9 @@ impl Queues {
     }
 
     fn block(&mut self, age: Age) {
-        let Waiting { operation, caller } = self.waiting.get_mut(&age).expect("it waits");
+        let caller = &mut self.waiting.get_mut(&age).expect("it waits").caller;
         if caller.behind == 0 {
-            self.ready.remove(operation.is_row, age);
+            self.ready.remove(age);
         }
         caller.behind += 1;
     }

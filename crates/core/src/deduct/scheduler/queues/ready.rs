@@ -1,7 +1,7 @@
 //! What is ready, and whose turn it is: rows of imports, or other operations.
 //!
-//! Rows have batches of their own, beside other operations one at a time. After it, the other operations that are
-//! ready go first, and a row that one of them waits for is one of them.
+//! Rows have batches of their own, beside other operations one at a time. After each, the other operations that
+//! are ready go first. A row that another operation waits for counts as one of the others.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) struct Ready {
     others: BTreeSet<Age>,
     /// How many batches of rows are in flight that count.
     rows_in_flight: usize,
-    /// How many batches of rows have begun after the last other one.
+    /// The number of batches of rows after the last batch of others.
     row_batches: usize,
 }
 
@@ -41,20 +41,15 @@ impl Ready {
         if rows { &self.rows } else { &self.others }
     }
 
-    fn of_mut(&mut self, rows: bool) -> &mut BTreeSet<Age> {
-        if rows {
-            &mut self.rows
-        } else {
-            &mut self.others
-        }
-    }
-
     pub(super) fn insert(&mut self, is_row: bool, age: Age) {
-        self.of_mut(is_row).insert(age);
+        let Self { rows, others, .. } = self;
+        let ready = if is_row { rows } else { others };
+        ready.insert(age);
     }
 
-    pub(super) fn remove(&mut self, is_row: bool, age: Age) {
-        self.of_mut(is_row).remove(&age);
+    /// Returns whether it was ready.
+    pub(super) fn remove(&mut self, age: Age) -> bool {
+        self.others.remove(&age) || self.rows.remove(&age)
     }
 
     /// Whether the next batch is one of rows: if nothing else is ready, or if they have waited longer and the last
