@@ -3,7 +3,7 @@
 use rstest::rstest;
 use stocklock::ports::{AttemptOutcome, Expiry, LateAttempt, SharedAnswer, StoreError};
 use stocklock::stock::{Change, Operation};
-use stocklock_testkit::assert_matches;
+use stocklock_testkit::{assert_matches, eventually};
 use tokio::time::timeout;
 
 use super::fixture::{
@@ -262,4 +262,43 @@ async fn late_attempt_leaves_no_level(#[values(Sqlite, Mysql, Postgres)] backend
         assert_matches!(late, Ok(LateAttempt::Dead));
         assert_eq!(level().await, Some((3, 1)));
     }
+}
+
+/// Goal: what a write of two levels costs does not depend on the number of levels.
+///
+/// Method: the plans of the statements are kept, then the table grows. The planner knows nothing of that.
+#[tokio::test]
+async fn levels_are_read_by_their_keys() {
+    let (fixture, mut raw) = Fixture::with_raw(Postgres).await;
+    for sku in ["a", "b"] {
+        fixture.put(sku, 1_000_000).await;
+    }
+    let sell = async |times| {
+        for _ in 0..times {
+            let mut order = order(&["a", "b"]);
+            order.idempotency = None;
+            assert_matches!(
+                &made(&fixture, &[order]).await[..],
+                [Some(AttemptOutcome::Lines(_))]
+            );
+            let read_first = [deduction("a", 1), deduction("b", 1)];
+            let answers = fixture.deductions().write_batch(&read_first, true).await;
+            assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        }
+    };
+    sell(10).await;
+    let more = "INSERT INTO stock (sku, warehouse, on_hand, version)
+        SELECT 'other-' || n, 'main', 0, 1 FROM generate_series(1, 10000) AS n";
+    raw.run(more).await.expect("more levels");
+    // A session tells the statistics once a second what it has read.
+    let rows = "SELECT (idx_tup_read / idx_scan)::text FROM pg_stat_user_indexes
+        WHERE indexrelname = 'stock_pkey' AND idx_scan >= 200";
+    let mut rows_a_scan = None;
+    let are_known = async || {
+        sell(1).await;
+        rows_a_scan = raw.text(rows).await;
+        rows_a_scan.is_some()
+    };
+    eventually("there are statistics", SOON, are_known).await;
+    assert_matches!(rows_a_scan.as_deref(), Some("0" | "1"));
 }

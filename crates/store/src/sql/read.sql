@@ -12,7 +12,7 @@
 --   lock_sku                Excludes other transactions that may create a level of the SKU $1, if `begin` does not.
 --   lock_rows               Follows a query whose rows are locked; `lock_rows_now`: it fails if one is locked already;
 --                           `lock_free_rows`: a query on `wanted` and `stock`, without the rows that are locked.
---   join                    Joins the table $index by its primary key.
+--   with_stock              Joins the levels that `wanted` names, by their primary key.
 --   with_each               Joins the rows of $index that meet what follows, by an index; `end_with_each` ends that.
 --   now                     The clock in milliseconds since 1970, at the moment of its evaluation: not at the start of
 --                           the statement or transaction.
@@ -66,7 +66,7 @@ SELECT {level_columns} FROM stock WHERE sku = $1 AND warehouse = $2
 
 -- wanted_levels (list)
 SELECT {level_columns} FROM {wanted}
-    {join stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
+    {with_stock}
 
 -- wanted_levels_free (list): locked, without those that are locked already
 {wanted_levels} {lock_free_rows}
@@ -197,12 +197,14 @@ SELECT feed_state.seq AS end_seq, filled, rows_from.seq AS seq, sku, warehouse, 
     AND movement.warehouse = wanted.text_2 AND movement.level_version = wanted.number
 
 -- changed_levels, a part: those of a list that have changed since they were published
-FROM {wanted} {join stock} ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
-    LEFT JOIN published ON published.sku = stock.sku AND published.warehouse = stock.warehouse
-    WHERE stock.version > coalesce(published.version, 0)
+FROM (
+        SELECT stock.sku, stock.warehouse, stock.version, coalesce((
+            SELECT version FROM published WHERE published.sku = stock.sku AND published.warehouse = stock.warehouse
+        ), 0) AS published FROM {wanted} {with_stock}
+    ) AS changed WHERE version > published
 
 -- unpublished (list), planned each time
-SELECT stock.sku, stock.warehouse {changed_levels}
+SELECT sku, warehouse {changed_levels}
 
 -- last_filled: the level after which the first look through the levels goes on
 SELECT sku, warehouse FROM published ORDER BY sku DESC, warehouse DESC LIMIT 1

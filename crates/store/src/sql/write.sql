@@ -66,8 +66,8 @@ UPDATE api_key SET revoked_at = cast({now} AS {integer}) WHERE id = $1 AND revok
 
 -- publish (list, seq), planned each time: gives the changed levels of the list the numbers after `seq`
 INSERT INTO feed (seq, sku, warehouse, first_version, last_version, published_at)
-    SELECT $2 + row_number() OVER (ORDER BY stock.sku, stock.warehouse), stock.sku, stock.warehouse,
-        coalesce(published.version, 0) + 1, stock.version, cast({now} AS {integer})
+    SELECT $2 + row_number() OVER (ORDER BY sku, warehouse), sku, warehouse, published + 1, version,
+        cast({now} AS {integer})
     {changed_levels}
 
 -- set_published (seq): what has just got numbers after `seq`

@@ -28,8 +28,8 @@ FOR UPDATE NOWAIT
 -- lock_free_rows
 FOR UPDATE SKIP LOCKED
 
--- join: the optimizer would read the whole table if it is short
-STRAIGHT_JOIN $index FORCE INDEX (PRIMARY)
+-- with_stock: the optimizer would read the whole table if it is short
+STRAIGHT_JOIN stock FORCE INDEX (PRIMARY) ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
 
 -- with_each
 STRAIGHT_JOIN $index ON

@@ -23,5 +23,5 @@ CALL stocklock_write_1($1, $2, $3, $4, $5, $6, $7)
 
 -- delete_holds (lines), planned each time: unless they were extended since they were read
 DELETE hold FROM {wanted_lines}
-    {join hold} ON hold.operation_id = wanted.operation_id AND hold.line = wanted.line
+    STRAIGHT_JOIN hold FORCE INDEX (PRIMARY) ON hold.operation_id = wanted.operation_id AND hold.line = wanted.line
     WHERE hold.expires_at <= wanted.ends_at

@@ -26,8 +26,8 @@ FOR UPDATE NOWAIT
 -- lock_free_rows
 FOR UPDATE OF stock SKIP LOCKED
 
--- join
-JOIN $index
+-- with_stock: the planner expects 100 rows, and would read the whole table if it has, or had, few
+CROSS JOIN LATERAL (SELECT * FROM stock WHERE stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2 OFFSET 0) AS stock
 
 -- with_each: without statistics, it would expect many rows for each, and read the whole table
 CROSS JOIN LATERAL (SELECT * FROM $index WHERE

@@ -21,8 +21,8 @@ BEGIN IMMEDIATE
 
 -- lock_free_rows
 
--- join
-JOIN $index
+-- with_stock
+JOIN stock ON stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2
 
 -- with_each
 JOIN $index ON
