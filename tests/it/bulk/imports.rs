@@ -291,7 +291,7 @@ async fn memory_does_not_grow_with_the_rows() {
         count,
     )
     .await;
-    let grown = replica.peak_memory() - before;
+    let grown = replica.peak_memory().saturating_sub(before);
     let rate = |rows: u64, after: Duration| rows as f64 / after.as_secs_f64();
     println!(
         "figure: {count} rows add units of {skus} levels: {:.0} rows/s, {} MiB more; {:.0} levels/s created",

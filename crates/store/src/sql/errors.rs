@@ -31,9 +31,11 @@ pub(super) enum Verdict {
     Stale,
     /// The server is away, is starting, or refuses to write. A new connection may reach another one.
     Unavailable,
-    /// The server has no more disk, memory, statements or locks, or the account has reached a limit or lacks a
-    /// permission. A new connection would not help.
+    /// The server has no more disk, memory, statements or locks, or the account has reached a limit. A new
+    /// connection would not help.
     Full,
+    /// The account lacks a permission. Neither a new connection nor time helps.
+    Denied,
     /// A unique index has the row already: look it up, then replay.
     Duplicate,
     /// A statement or a value is wrong, or a rule of the operator refuses the row: a defect.
@@ -138,7 +140,7 @@ pub(super) fn before_commit(error: sqlx::Error) -> StoreError {
         Verdict::RollBackThenRetry => StoreError::LockWait(source),
         Verdict::TooSlow => StoreError::TooSlow(source),
         Verdict::ConnectionLost | Verdict::Stale => StoreError::ConnectionLost(source),
-        Verdict::Unavailable | Verdict::Full => unavailable(source),
+        Verdict::Unavailable | Verdict::Full | Verdict::Denied => unavailable(source),
         Verdict::Duplicate | Verdict::Bug => StoreError::Bug(source),
         Verdict::Unknown => StoreError::Unexpected(source),
     }

@@ -101,9 +101,8 @@ fn mysql_verdict(number: u16) -> Verdict {
         // Out of memory, threads, locks, transactions.
         | 5 | 1037 | 1038 | 1041 | 1135 | 1206 | 1637 | 1998
         // Limits of connections, of an account, of prepared statements.
-        | 1040 | 1203 | 1226 | 1461
-        // The operator has taken a permission away.
-        | 1044 | 1142 | 1143 | 1227 | 1370 => Verdict::Full,
+        | 1040 | 1203 | 1226 | 1461 => Verdict::Full,
+        1044 | 1142 | 1143 | 1227 | 1370 => Verdict::Denied,
         1062 | 1586 => Verdict::Duplicate,
         // Wrong statement: syntax, number of columns.
         1064 | 1136 | 1222
@@ -134,8 +133,7 @@ fn postgres_verdict(sqlstate: &str) -> Verdict {
         // Starting up; read-only.
         "57P03" | "25006" => Verdict::Unavailable,
         "23505" => Verdict::Duplicate,
-        // Permission denied: the operator has taken it away.
-        "42501" => Verdict::Full,
+        "42501" => Verdict::Denied,
         // A statement in a transaction that has failed.
         "25P02" => Verdict::Bug,
         // The operator has changed the schema: unknown table, column, function, type or index of a conflict;
