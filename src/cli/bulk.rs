@@ -115,7 +115,7 @@ pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
         }
         let (problem, retry_after) = match lines {
             Ok(lines) if attempt == ATTEMPTS || !lines.iter().any(Line::is_temporary) => {
-                return report(&lines);
+                return report(&lines, args.dry_run);
             }
             Err(problem) if attempt == ATTEMPTS || !problem.is_temporary => {
                 return Err(problem.into());
@@ -145,21 +145,25 @@ async fn received(mut answer: Answer) -> Result<Vec<Line>, Problem> {
 }
 
 /// Shows the rows that have failed, and how the import has ended.
-fn report(lines: &[Line]) -> Result<(), Failure> {
+fn report(lines: &[Line], is_dry: bool) -> Result<(), Failure> {
     let (end, failed) = lines.split_last().expect("there is a last line");
     for line in failed {
         eprintln!("line {}: {}: {}", line.row, line.code, line.detail);
     }
     print_output(&format!(
-        "{} rows, {} made before, {} failed\n",
+        "rows: {}, made before: {}, failed: {}\n",
         end.rows, end.replayed, end.failed
     ))?;
     if end.done != Some(true) {
         return Err(Failure::Other(format!("{}: {}", end.code, end.detail)));
     }
     if end.failed > 0 {
-        let problem = format!("{} rows were not made", end.failed);
-        return Err(Failure::Other(problem));
+        let what = if is_dry {
+            "rows that would fail"
+        } else {
+            "rows that were not made"
+        };
+        return Err(Failure::Other(format!("{what}: {}", end.failed)));
     }
     Ok(())
 }

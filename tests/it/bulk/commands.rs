@@ -58,7 +58,7 @@ async fn file_is_imported_once_and_its_errors_have_line_numbers(
         (run(&replica, &["import", file]).await, 0),
         (run(&replica, &["import", file]).await, 4),
     ] {
-        let report = format!("7 rows, {before} made before, 3 failed\n");
+        let report = format!("rows: 7, made before: {before}, failed: 3\n");
         assert_eq!(
             (ended.code, ended.stdout),
             (Some(1), report),
@@ -101,7 +101,7 @@ async fn file_is_imported_once_and_its_errors_have_line_numbers(
     let other = run(&replica, &["import", rows, "--key", "more"]).await;
     assert_eq!(
         (other.code, &*other.stdout),
-        (Some(0), "1 rows, 0 made before, 0 failed\n"),
+        (Some(0), "rows: 1, made before: 0, failed: 0\n"),
         "{}",
         other.stderr
     );

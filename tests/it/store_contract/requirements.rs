@@ -119,6 +119,17 @@ async fn postgresql_database_that_is_not_utf8_is_refused() {
     assert_refused(url.as_str(), "encoding is LATIN1", remedy).await;
 }
 
+#[tokio::test]
+async fn account_that_may_create_no_tables_is_refused() {
+    let server = PrivateServer::start(Postgres).await;
+    let mut raw = Raw::connect(Postgres, server.url()).await;
+    let create = "CREATE ROLE till LOGIN PASSWORD 'till'";
+    raw.run(create).await.unwrap();
+    let url = as_user(server.url(), "till");
+    let (problem, remedy) = ("permission denied for schema public", "on all tables");
+    assert_refused(&url, problem, remedy).await;
+}
+
 /// Every kind of write, and the refusal of a duplicate.
 async fn assert_sells(fixture: &Fixture) {
     fixture.put("货", 10).await;

@@ -199,9 +199,10 @@ SELECT feed_state.seq AS end_seq, filled, rows_from.seq AS seq, sku, warehouse, 
 -- changed_levels, a part: those of a list that have changed since they were published
 FROM (
         SELECT stock.sku, stock.warehouse, stock.version, coalesce((
-            SELECT version FROM published WHERE published.sku = stock.sku AND published.warehouse = stock.warehouse
-        ), 0) AS published FROM {wanted} {with_stock}
-    ) AS changed WHERE version > published
+            SELECT published.version FROM published
+            WHERE published.sku = stock.sku AND published.warehouse = stock.warehouse
+        ), 0) AS last_version FROM {wanted} {with_stock}
+    ) AS changed WHERE version > last_version
 
 -- unpublished (list), planned each time
 SELECT sku, warehouse {changed_levels}

@@ -66,7 +66,7 @@ UPDATE api_key SET revoked_at = cast({now} AS {integer}) WHERE id = $1 AND revok
 
 -- publish (list, seq), planned each time: gives the changed levels of the list the numbers after `seq`
 INSERT INTO feed (seq, sku, warehouse, first_version, last_version, published_at)
-    SELECT $2 + row_number() OVER (ORDER BY sku, warehouse), sku, warehouse, published + 1, version,
+    SELECT $2 + row_number() OVER (ORDER BY sku, warehouse), sku, warehouse, last_version + 1, version,
         cast({now} AS {integer})
     {changed_levels}
 

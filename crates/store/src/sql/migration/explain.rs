@@ -129,7 +129,7 @@ pub(in crate::sql) fn explain_server(
                     let message = message.trim_end_matches('.');
                     format!("{message}; create it by `{create_database}`")
                 }
-                (Some(1044 | 1142 | 1370), _) => format!(
+                (Some(1044 | 1142 | 1143 | 1227 | 1370), _) => format!(
                     "{server} denies access: {message}; grant the account SELECT, INSERT, UPDATE, \
                      DELETE and EXECUTE on the database, and for migrations also CREATE, ALTER, INDEX \
                      and CREATE ROUTINE"
@@ -137,6 +137,11 @@ pub(in crate::sql) fn explain_server(
                 (Some(1305), _) => format!(
                     "{message}: a dump of the database was made without --routines; restore one with \
                      --routines"
+                ),
+                (None, Some("42501")) => format!(
+                    "{server} denies access: {message}; let the account own the database, or run \
+                     `stocklock migrate` as the owner, and grant the account SELECT, INSERT, UPDATE \
+                     and DELETE on all tables"
                 ),
                 (_, Some("28000" | "28P01")) => format!("{server} denies access: {message}"),
                 _ => error.to_string(),

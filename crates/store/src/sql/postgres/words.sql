@@ -26,14 +26,14 @@ FOR UPDATE NOWAIT
 -- lock_free_rows
 FOR UPDATE OF stock SKIP LOCKED
 
--- with_stock: the planner expects 100 rows, and would read the whole table if it has, or had, few
-CROSS JOIN LATERAL (SELECT * FROM stock WHERE stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2 OFFSET 0) AS stock
-
--- with_each: without statistics, it would expect many rows for each, and read the whole table
+-- with_each: otherwise the planner, which expects a list of 100, would read the whole table if it has, or had, few rows
 CROSS JOIN LATERAL (SELECT * FROM $index WHERE
 
 -- end_with_each
 OFFSET 0) AS $index
+
+-- with_stock
+{with_each stock} stock.sku = wanted.text_1 AND stock.warehouse = wanted.text_2 {end_with_each stock}
 
 -- now: the function `now` is the time at the start of the transaction
 extract(epoch FROM clock_timestamp()) * 1000

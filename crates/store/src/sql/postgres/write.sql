@@ -28,9 +28,11 @@ WITH written AS ({if_unchanged}, {recorded_one}
 -- if_not_fenced
 WITH written AS ({if_not_fenced}, {recorded_one}
 
--- wanted_rows, a part: the levels of a plan
-unnest($3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])
+-- wanted_rows, a part: the levels of a plan. Because of the limit, the planner expects one, and looks it up. A plan that
+-- was made for ten, when the table was short, would read the whole table.
+(SELECT * FROM unnest($3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])
         AS wanted (number, sku, warehouse, delta, movements, read_version, new_limit, held_delta)
+        LIMIT cardinality($3::bigint[])) AS wanted
 
 -- movement_rows, a part: the movements of a plan
 unnest($11::bigint[], $12::bigint[], $13::uuid[], $14::bigint[], $15::bigint[], $16::text[], $17::text[],
