@@ -115,7 +115,7 @@ pub(super) async fn import(args: ImportArgs) -> Result<(), Failure> {
         }
         let (problem, retry_after) = match lines {
             Ok(lines) if attempt == ATTEMPTS || !lines.iter().any(Line::is_temporary) => {
-                return report(&lines, args.dry_run);
+                return report(&lines);
             }
             Err(problem) if attempt == ATTEMPTS || !problem.is_temporary => {
                 return Err(problem.into());
@@ -145,7 +145,7 @@ async fn received(mut answer: Answer) -> Result<Vec<Line>, Problem> {
 }
 
 /// Shows the rows that have failed, and how the import has ended.
-fn report(lines: &[Line], is_dry: bool) -> Result<(), Failure> {
+fn report(lines: &[Line]) -> Result<(), Failure> {
     let (end, failed) = lines.split_last().expect("there is a last line");
     for line in failed {
         eprintln!("line {}: {}: {}", line.row, line.code, line.detail);
@@ -158,12 +158,7 @@ fn report(lines: &[Line], is_dry: bool) -> Result<(), Failure> {
         return Err(Failure::Other(format!("{}: {}", end.code, end.detail)));
     }
     if end.failed > 0 {
-        let what = if is_dry {
-            "rows that would fail"
-        } else {
-            "rows that were not made"
-        };
-        return Err(Failure::Other(format!("{what}: {}", end.failed)));
+        return Err(Failure::Other(format!("rows that failed: {}", end.failed)));
     }
     Ok(())
 }

@@ -268,7 +268,7 @@ async fn late_attempt_leaves_no_level(#[values(Sqlite, Mysql, Postgres)] backend
 ///
 /// Method: the plans of the statements are kept, then the table grows. The planner knows nothing of that.
 #[tokio::test]
-async fn levels_are_read_by_their_keys() {
+async fn levels_are_found_by_their_keys() {
     let (fixture, mut raw) = Fixture::with_raw(Postgres).await;
     for sku in ["a", "b"] {
         fixture.put(sku, 1_000_000).await;
