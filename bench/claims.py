@@ -57,7 +57,7 @@ PART_CLAIMS = (
     PartClaim("holds", "holds to deductions, one SKU", "holds", "deductions", 0.6),
     PartClaim("holds", "holds and their confirmations to deductions, one SKU",
               "holds and confirms", "deductions", 0.5),
-    PartClaim("cold", "p99 of a cold SKU while others buy one SKU to while they buy 256",
+    PartClaim("cold", "p99 of a cold SKU: while others buy one SKU, to while they buy 256",
               "one SKU", "256 SKUs", 2, "p99_ms", MOST),
     PartClaim("counter", "redis-lua to group-commit, 256 connections",
               "redis-lua", "group-commit", 0.6),

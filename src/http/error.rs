@@ -69,7 +69,7 @@ impl ApiError {
         Self::unprocessable("invalid-request", detail)
     }
 
-    /// Why an operation was not carried out. An unknown outcome has the id, to look it up.
+    /// The error of an operation. If its outcome is unknown, it has the id, to look it up.
     pub(super) fn of_operation(operation: OperationId, error: StockError) -> Self {
         let is_unknown = matches!(error, StockError::OutcomeUnknown { .. });
         let error = Self::from(error);
@@ -84,7 +84,7 @@ impl ApiError {
         self.with_field("id", id.to_string())
     }
 
-    /// The error with another field in its body, which has no other ones.
+    /// The error with this field in its body, instead of other ones that it had.
     pub(super) fn with_field(
         mut self,
         name: &'static str,
@@ -105,7 +105,7 @@ impl ApiError {
         self.retry_after.is_some() || self.status == StatusCode::GATEWAY_TIMEOUT
     }
 
-    /// Why an answer ends whose head was sent.
+    /// The cause, for an answer that ends after its head was sent.
     pub(super) fn into_cause(self) -> String {
         self.cause.unwrap_or(self.detail)
     }

@@ -96,7 +96,7 @@ fn not_ready(detail: impl Into<String>) -> ApiError {
 
 /// Pings the server that the configured strategy needs besides the database.
 async fn ping_servers(api: &Api) -> Answer {
-    let refuses = |server: Dependency| format!("{} refuses", server.title());
+    let refuses = |server: Dependency| format!("{} refuses or does not answer", server.title());
     let strategy = api.config.service.strategy;
     if let Some(lock) = api.locks.locks.get(strategy) {
         return lock.ping().await.map_err(|_| refuses(lock.dependency()));

@@ -3,8 +3,8 @@
 //! `batch` and `shared` are algorithms of the core on the port [`BatchStore`]: they choose the form of
 //! each write, and handle conflicts, recorded keys, and operations that must be made alone.
 //!
-//! Each trait is small and has no default methods. Each store method is one whole operation: a
-//! statement, or a transaction from begin to commit. No connection and no transaction crosses a
+//! Each trait is small and has no default methods. Each store method makes whole transactions,
+//! and returns with none open. No connection and no transaction crosses a
 //! trait, so no strategy can hold one while it waits for something else.
 
 mod batch;

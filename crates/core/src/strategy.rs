@@ -173,7 +173,7 @@ named! {
     pub enum Tier {
         /// Never oversells under any fault, on one durable primary.
         Safe = "safe",
-        /// Never oversells: if the lock is lost, the conditional write is refused.
+        /// Never oversells: if the lock was lost and another order has written since, the write is refused.
         Guarded = "guarded",
         /// Oversells, on purpose.
         Unsafe = "unsafe",

@@ -1,4 +1,4 @@
-//! The mutexes in the memory of the processes of a story, by their names.
+//! Mutexes that stand for those in the memory of a story's processes, by their names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::actor::PATIENCE;
 
-/// The mutexes, and who holds them.
+/// The mutexes, and the guards of those that are held.
 #[derive(Default)]
 pub(crate) struct Mutexes {
     all: HashMap<String, Arc<Mutex<()>>>,

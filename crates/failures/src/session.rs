@@ -18,7 +18,7 @@ mod zookeeper;
 /// The answer of a session whose connection has ended.
 pub(crate) const LOST: &str = "error connection lost";
 
-/// A program that serves stories.
+/// The kind of a server that a story uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {

@@ -1,7 +1,8 @@
 //! The step runner: one variant of a story, from an empty place on each server to its evidence.
 //!
 //! The next step starts when the one before has its answer, or is listed by its server as waiting.
-//! Nothing depends on time, except that a step with `until` repeats its command.
+//! No step waits for a fixed time: the runner asks the server until it lists a command as waiting, and repeats
+//! that of a step with `until`. After 30 s the story fails.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

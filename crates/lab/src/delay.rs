@@ -58,7 +58,7 @@ impl DelayedServers {
     /// need not be running yet.
     ///
     /// # Errors
-    /// One line that names the setting to change. It contains no password.
+    /// One line: what has failed, and the setting if one is wrong. It contains no password.
     pub async fn start(rtt: Duration, mut urls: ServerUrls) -> Result<Self, String> {
         let mut proxies = Proxies::new(rtt);
         let mut delayed = Vec::new();

@@ -71,7 +71,7 @@ impl LabError {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "error",
-            "the request was refused",
+            "the lab stops: start it again",
         )
     }
 }

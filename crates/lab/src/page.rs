@@ -11,7 +11,7 @@ pub(crate) const INDEX: &str = include_str!("page/index.html");
 const REPORT: &str = include_str!("page/report.html");
 const CSS: &str = include_str!("page/page.css");
 
-/// Name and text of each script. The page loads them in this order.
+/// Name and text of each script. `app.js` loads those that the page needs.
 const SCRIPTS: [(&str, &str); 10] = [
     ("format.js", include_str!("page/format.js")),
     ("charts.js", include_str!("page/charts.js")),

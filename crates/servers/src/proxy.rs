@@ -41,7 +41,7 @@ pub enum Mode {
     /// Closes open connections and refuses new ones.
     Refuse,
     /// Keeps connections open and forwards nothing, like a broken cable. Bytes sent meanwhile arrive
-    /// after the mode has changed.
+    /// when the mode is `Pass` again.
     Blackhole,
     /// Forwards nothing, indefinitely, on connections that are open now; neither side notices. New
     /// connections pass.
@@ -140,8 +140,8 @@ impl Proxy {
         is_done.await.expect("the proxy is running");
     }
 
-    /// Closes the next `times` connections on which a client sends `pattern`. The server receives
-    /// neither the pattern nor the rest of the piece that contains it.
+    /// Closes the next `times` connections on which a client sends `pattern`. The server does not
+    /// receive what was read together with the end of the pattern.
     pub fn cut_before(&self, pattern: &[u8], times: u32) -> Arc<Trigger> {
         self.triggers
             .arm(Side::Client, pattern, Action::CutBefore, times)

@@ -1,17 +1,17 @@
 # Owns a directory and at most one server in it. When standard input closes, however the test process
-# ended, it stops the server and removes the directory.
+# ended, it ends the server and removes the directory.
 #
-# usage: sh -c "$(cat supervise.sh)" supervise DIRECTORY STOP-SIGNAL [SERVER ARGUMENT...]
+# usage: sh -c "$(cat supervise.sh)" supervise DIRECTORY END-SIGNAL [SERVER ARGUMENT...]
 # commands on standard input, one answer each on standard output:
 #   start   starts the server                                          -> its process id
 #   kill9   kills it and all that it has started, waits until they end -> dead
-#   freeze  stops them                                                 -> their process ids
+#   freeze  pauses them                                                -> their process ids
 #   thaw    continues them                                             -> thawed
 
-# If the test process is killed while a server is stopped, the kernel sends this signal. It must not end the shell.
+# If the test process is killed while a server is paused, the kernel sends this signal. It must not end the shell.
 trap : HUP
 
-directory=$1 stop_signal=$2
+directory=$1 end_signal=$2
 shift 2
 server=
 frozen=
@@ -21,14 +21,14 @@ is_alive() {
     grep -q '^State:[[:space:]]*[^XZ[:space:]]' "/proc/$1/status" 2>/dev/null
 }
 
-# Prints the process of PostgreSQL, which Patroni does not start as its child.
+# Prints the process id of PostgreSQL, which Patroni does not start as its child.
 postmaster() {
     [ -r "$directory/data/postmaster.pid" ] || return
     read -r found <"$directory/data/postmaster.pid"
     [ "$found" != "$server" ] && grep -qF "$directory/data" "/proc/$found/cmdline" && echo "$found"
 }
 
-# Stops processes and all below them, and prints their ids. A stopped process cannot fork, so the list of
+# Pauses processes and all below them, and prints their ids. A paused process cannot fork, so the list of
 # its children is complete.
 freeze() {
     for process in "$@"; do
@@ -86,10 +86,10 @@ done
 
 if [ -n "$server" ]; then
     database=$(postmaster)
-    kill -s "$stop_signal" "$server"
+    kill -s "$end_signal" "$server"
     # At this signal PostgreSQL removes its shared memory.
     [ -z "$database" ] || kill -s QUIT "$database"
-    # A test may have stopped them.
+    # A test may have paused them.
     # shellcheck disable=SC2086 # one word for each
     kill -s CONT "$server" $frozen
     wait "$server"

@@ -6,8 +6,8 @@
 //!   deleted when it is loaded: the clock was set back.
 //! - Every call ends within a quarter of the wait limit.
 //!
-//! The driver may repeat a command whose answer was lost. Then units are taken twice from the counter, and
-//! hidden until it expires. Nothing is sold by that.
+//! The driver may repeat a command whose answer was lost. Then units are taken or given back twice, and the
+//! counter is wrong until it expires. SQL decides each sale, so nothing is oversold by that.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;

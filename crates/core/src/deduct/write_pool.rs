@@ -4,8 +4,8 @@
 //! Guarantees: no change of stock is made without a [`WriteSlot`], and a slot is given for SKUs of this
 //! deployment's shard only. So a request that was sent to the wrong deployment can sell nothing.
 //!
-//! Guarantees: one hot SKU gets at most half of the slots, two get a third each, and so on. So there
-//! is always a slot for a SKU that has none.
+//! Guarantees: a SKU gets a slot only while more slots are free than it has. So one hot SKU gets at most
+//! half of them, and a SKU without a slot is refused only if none is free.
 //!
 //! A client that disconnects, or a deadline, must not cut a write short, because either may come in
 //! the middle of a commit. So the write runs detached, and the caller only waits for it.
@@ -156,15 +156,15 @@ impl Drop for WriteSlot {
     }
 }
 
-/// Logs an error whose client has already disconnected. Refusals cost the client nothing, so only
-/// defects and unknown outcomes are warnings.
+/// Logs the error of a write whose caller no longer waits: the client has disconnected, or was answered
+/// at the deadline. Refusals cost the client nothing, so only defects and unknown outcomes are warnings.
 fn log_unanswered(error: &StockError) {
     match error {
         StockError::Internal { .. } | StockError::OutcomeUnknown { .. } => {
             let cause = error.source().map(ToString::to_string);
-            tracing::warn!(%error, cause, "a write failed after its client had disconnected");
+            tracing::warn!(%error, cause, "a write failed after its caller had left");
         }
-        _ => tracing::debug!(%error, "a write was refused after its client had disconnected"),
+        _ => tracing::debug!(%error, "a write was refused after its caller had left"),
     }
 }
 

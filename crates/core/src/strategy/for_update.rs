@@ -1,7 +1,7 @@
 //! `for-update`: lock the row with `SELECT … FOR UPDATE`, check, write.
 //!
 //! *Guarantees*: never oversells: no other writer can change or lock the row before the commit.
-//! *Costs*: one transaction of three statements; the row stays locked for one more round trip than with single-sql.
+//! *Costs*: one transaction of three statements; the row stays locked for three round trips; with single-sql for none.
 //! *Fails when*: the network is slow: the row stays locked longer; if a client vanishes, the row stays locked until the server's timeout; it never oversells.
 //! *Use when*: the decision between read and write needs code that one statement cannot express.
 

@@ -72,7 +72,7 @@ function setText(node, text) {
 
 const TIERS = {
   safe: "Never oversells under any fault, on one durable primary.",
-  guarded: "Never oversells: if the lock is lost, the conditional write is refused.",
+  guarded: "Never oversells: if the lock was lost and another order has written since, the write is refused.",
   unsafe: "Oversells, on purpose.",
 };
 

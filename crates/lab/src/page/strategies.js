@@ -56,7 +56,7 @@ function chooseStrategy(answers) {
     return ["sql-lock", "The lock is a row in the database. It keeps other orders out during your work, and no transaction stays open."];
   }
   if (lock === "redis") {
-    return ["redis-lock", "The lock keeps other orders out during your work, and the store refuses the write of a lost lock."];
+    return ["redis-lock", "The lock keeps other orders out during your work, and the store refuses a write if the lock was lost and another order has written since."];
   }
   if (load === "hot") {
     return ["for-update", "Orders for a busy SKU wait for its row. With versions, most attempts would be discarded."];

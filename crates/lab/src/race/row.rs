@@ -174,7 +174,7 @@ impl Run {
             });
         }
         if retried.total() > 0 {
-            remarks.push(format!("exchanges retried: {retried}"));
+            remarks.push(format!("requests retried: {retried}"));
         }
         if !self.silent.is_empty() {
             let silent = self.silent.join(", ");

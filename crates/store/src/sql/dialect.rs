@@ -18,11 +18,12 @@ pub(crate) trait Dialect: Server + Clone {
     const KEEPS_PLANS: bool;
 
     /// Whether a locking read waits for rows that another transaction has inserted and not committed.
-    /// A transaction that creates a level then finds others that do, by reading after its insert.
+    /// If so, a transaction that creates a level locks the levels of its SKU after the insert, and finds those
+    /// that others have created.
     const WAITS_FOR_INSERTS: bool;
 
-    /// If a commit may be visible that a synchronous standby does not have: a statement that has a row if there is
-    /// a standby, and one whose commit waits for it.
+    /// For databases on which a commit can be visible before a synchronous standby has it: a statement that
+    /// returns a row if there is a standby, and one whose commit waits for it.
     const STANDBY: Option<[&str; 2]> = None;
 
     /// The maximum number of operations that share a statement. With the longest values, 256 fit into one

@@ -82,7 +82,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
 
 /// Writes a level so that it stays as it is, or is still missing. Of this transaction and an attempt at another node of
 /// a Galera cluster, only one can commit then; `FOR UPDATE` locks at one node only. The node of the attempt may have a
-/// level that this one does not have yet: so that is created and deleted.
+/// level that this one does not have yet. So a level that is missing here is created and deleted again.
 async fn write_without_change<D: Dialect>(
     tx: &mut Transaction<D>,
     sku: &Sku,

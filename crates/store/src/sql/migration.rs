@@ -213,7 +213,7 @@ async fn next<'m, C: Migrate>(
         Err(error) if is_missing_table(&error) => return Ok(migrations.first().copied()),
         applied => applied?,
     };
-    // After the list: what the list has without the mark is complete.
+    // Read after the list: what is in the list and not marked as unfinished then is complete.
     let unfinished = connection.dirty_version(TABLE).await?;
     for &migration in migrations {
         let version = migration.version;

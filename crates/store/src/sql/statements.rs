@@ -1,8 +1,8 @@
 //! The texts of the statements.
 //!
 //! `read.sql` and `write.sql` have those of all dialects. In its own files, a dialect has the words in which they
-//! differ (`words.sql`), and its other statements (`write.sql`). A snapshot has all texts of a dialect as they are
-//! sent.
+//! differ (`words.sql`), and its other statements (`write.sql`). A snapshot has all texts of a dialect with
+//! their words filled in.
 
 use std::collections::BTreeMap;
 

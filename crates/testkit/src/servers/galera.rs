@@ -125,7 +125,7 @@ impl GaleraCluster {
         Ok((self.nodes.iter().map(|node| with_path(&node.url, &name))).collect())
     }
 
-    /// Whether the node drops all messages of the others.
+    /// Makes the node drop all messages of the others, or ends that.
     async fn isolate(&self, node: usize, isolated: bool) -> Result<()> {
         let isolate = u8::from(isolated);
         let set = format!("SET GLOBAL wsrep_provider_options = 'gmcast.isolate={isolate}'");

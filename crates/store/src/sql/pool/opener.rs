@@ -63,7 +63,7 @@ pub(crate) trait Server: fmt::Debug + Send + Sync + Sized + 'static {
         statement: &'static str,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
 
-    /// The statements of all dialects.
+    /// The statements of this dialect.
     fn texts() -> &'static Texts;
 }
 

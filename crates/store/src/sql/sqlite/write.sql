@@ -12,8 +12,8 @@ UPDATE stock SET on_hand = on_hand + wanted.delta, held = held + wanted.held_del
         AND {now} < $2
     RETURNING stock.sku, stock.warehouse, on_hand - held + backorder_limit, version
 
--- insert, a part: movements in time: a JSON array with an array for each. What no row has is not looked up, because that
--- takes time.
+-- insert, a part: from a JSON array with an array for each movement. The short forms below do not look up what is NULL
+-- in all rows, because that takes time.
 INSERT INTO movement (available_after, level_version, operation_id, delta, caller, idempotency_key, request_hash,
         line, kind, read_version, reverses, returned, held_delta, {remarks}, strategy, sku, warehouse)
     SELECT value ->> '$[0][0]', value ->> '$[0][1]', unhex(value ->> '$[0][2]'), value ->> '$[0][3]',
@@ -42,5 +42,5 @@ coalesce(value ->> '$[1][3]', 0), coalesce(value ->> '$[1][4]', 'deducted'), val
 -- insert_rest_of_levels (movements, strategy, expiry)
 {insert}, {rest}, value ->> '$[2][0]', value ->> '$[2][1]' FROM jsonb_each($1) WHERE {now} < $3
 
--- delete_holds (lines): since they were read, no other process could extend them
+-- delete_holds (lines): what expires was read in this transaction, so it cannot have been extended since
 DELETE FROM hold WHERE (operation_id, line) IN (SELECT operation_id, line FROM {wanted_lines})
