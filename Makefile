@@ -43,7 +43,8 @@ tools: ## install what the tests need besides servers: schemathesis, a browser, 
 services: ## check that the servers' programs are installed; install them if allowed
 	@scripts/services.sh
 
-check: bench-test ## check format, lints, documentation and the calculations of the bench
+check: bench-test ## check format, lints, rules for the sources, documentation and the calculations of the bench
+	@python3 tests/tidy.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --features stocklock-locks-bench/peers -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked

@@ -98,8 +98,6 @@ mod sold_out;
 mod store_contract;
 mod strategies;
 mod support;
-mod tidy;
-mod tidy_loops;
 mod tls;
 mod traces;
 mod upgrade_under_load;
