@@ -7,14 +7,12 @@ and fails if they disagree. All servers are private, listen on loopback, and are
 
 import argparse
 import json
-import os
 import shlex
 import signal
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import charts, claims, locks, machine, report
@@ -22,6 +20,7 @@ from .bench import DATABASES, SERVERS, check, measure
 from .experiments import CONNECTIONS, CROWDS
 from .parts import PARTS
 from .process import ROOT, BenchError, run, say
+from .servers import state_directory
 
 BUILT = ROOT / "target/dist"
 BUILT_HERE = BUILT / "stocklock"
@@ -107,11 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _bench(plan: argparse.Namespace) -> int:
     check(plan)
     start = time.monotonic()
-    with TemporaryDirectory(prefix="stocklock-bench-", dir=plan.data) as name:
-        state = Path(name)
-        # The servers run as another user, who must be able to enter it and to read their files.
-        os.umask(0o022)
-        state.chmod(0o755)
+    with state_directory(plan.data) as state:
         binaries = [plan.binary, plan.against] if plan.against else [plan.binary]
         builds = [(binary, _empty_results(plan, binary, state)) for binary in binaries]
         measure(plan, state, builds)

@@ -12,14 +12,13 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from . import claims, machine
 from .claims import LEAST, MOST, Claim
 from .grid import grid
 from .process import ROOT, Process, program, run, say
-from .servers import Servers
+from .servers import Servers, state_directory
 
 BUILT = ROOT / "target/dist"
 FILE = "performance-locks.json"
@@ -158,17 +157,16 @@ def measure(output: Path) -> list[Claim]:
         for processes in used.processes
         for library in LIBRARIES[processes > 1 :]
     ]
-    with TemporaryDirectory(prefix="stocklock-bench-") as name:
-        state = Path(name)
-        os.umask(0o022)
-        state.chmod(0o755)
-        with closing(Servers(BUILT / "testkit", ["redis", "zookeeper"], state)) as servers:
-            addresses = servers.fact("redis", "url"), servers.fact("zookeeper", "connect")
-            for number in range(1, ROUNDS + 1):
-                say(f"round {number} of {ROUNDS}")
-                for one in runs:
-                    lock = f"bench-{number}-{one['scenario']}-{one['processes']}"
-                    one["rounds"].append(_measure(one, (*addresses, lock), state))
+    with (
+        state_directory() as state,
+        closing(Servers(BUILT / "testkit", ["redis", "zookeeper"], state)) as servers,
+    ):
+        addresses = servers.fact("redis", "url"), servers.fact("zookeeper", "connect")
+        for number in range(1, ROUNDS + 1):
+            say(f"round {number} of {ROUNDS}")
+            for one in runs:
+                lock = f"bench-{number}-{one['scenario']}-{one['processes']}"
+                one["rounds"].append(_measure(one, (*addresses, lock), state))
     measured = {"seconds": SECONDS, "runs": runs}
     (output / FILE).write_text(json.dumps(facts | measured, indent=1) + "\n")
     return of(runs)

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 from .process import ROOT, Process, program, run
@@ -15,6 +17,17 @@ SIZES = {
     "mariadb.cnf": "innodb_buffer_pool_size = 512M\ninnodb_log_file_size = 256M\n",
     "redis.conf": "",
 }
+
+
+@contextmanager
+def state_directory(parent: Path | None = None) -> Iterator[Path]:
+    """A directory for data and logs. The servers run as another user, who must be able to enter it and to
+    read their files."""
+    with TemporaryDirectory(prefix="stocklock-bench-", dir=parent) as name:
+        os.umask(0o022)
+        state = Path(name)
+        state.chmod(0o755)
+        yield state
 
 
 class Servers(Process):

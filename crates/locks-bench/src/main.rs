@@ -16,12 +16,14 @@ use stocklock_locks::{LockBuilder, LockManager};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use zookeeper_client::{Acls, Client, CreateMode, LockPrefix};
 
 const LEASE: Duration = Duration::from_secs(10);
 /// Longer than a run.
 const WAIT: Duration = Duration::from_mins(1);
+/// A worker that takes longer hangs. It ends, so that the bench does not wait for it.
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// A connected lock library.
 enum Library {
@@ -107,14 +109,20 @@ async fn pause(time: Duration) {
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [library, redis, zookeeper, name, tasks, times @ ..] = &arguments[..] else {
-        bail!("see the head of main.rs");
+    let ended = timeout(LIMIT, use_library(&arguments)).await;
+    ended.context("the worker hangs")?
+}
+
+async fn use_library(arguments: &[String]) -> Result<()> {
+    let [library, redis, zookeeper, name, tasks, hold, think, run] = arguments else {
+        bail!("`make bench-locks` starts this program");
     };
-    let times: Result<Vec<u64>, _> = times.iter().map(|time| time.parse()).collect();
-    let times: Vec<_> = times?.into_iter().map(Duration::from_millis).collect();
-    let [hold, think, run] = times[..] else {
-        bail!("see the head of main.rs");
-    };
+    let milliseconds = |number: &String| number.parse().map(Duration::from_millis);
+    let (hold, think, run) = (
+        milliseconds(hold)?,
+        milliseconds(think)?,
+        milliseconds(run)?,
+    );
     let library = Library::connect(library, redis, zookeeper).await?;
     library.warm_up(name).await?;
     println!("ready");

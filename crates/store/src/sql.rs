@@ -3,8 +3,8 @@
 //! Each transaction is written once: what operations need is read in `snapshot`, what was planned is
 //! written in `write`, and `attempts` combines them. A [`Dialect`] supplies the few messages that
 //! differ. The statements for stock and ledger stand in `read.sql` and `write.sql`, and in two
-//! files of each dialect. On a server, transactions run at READ COMMITTED, set explicitly, so that no decision is based on a
-//! snapshot that is older than the row locks. Two kinds of transactions that write nothing are
+//! files of each dialect. On a server, transactions run at READ COMMITTED, set explicitly, so that no
+//! decision is based on a snapshot that is older than the row locks. Two kinds of transactions that write nothing are
 //! exceptions: an audit reads one snapshot (REPEATABLE READ), and on MariaDB and MySQL a look-up finds a
 //! key that another transaction is recording (READ UNCOMMITTED). Retries of whole operations are the
 //! caller's ([`stocklock_core::deduct`]).
