@@ -221,7 +221,15 @@ mod tests {
         assert_eq!(ring.admit(None, Scope::Sell).err(), Some(Denied::NoKey));
         let (unknown, _) = key(5, |_| {});
         let other_secret = good[..21].to_owned() + &unknown[21..];
-        for wrong in [&*unknown, &*other_secret, &*revoked, &*expired, "slk_1_2"] {
+        for wrong in [
+            &unknown,
+            &other_secret,
+            &revoked,
+            &expired,
+            &good[..good.len() - 1],
+            &format!("{good}0"),
+            "slk_1_2",
+        ] {
             assert_eq!(outcome(&ring, wrong), Err(Denied::InvalidKey), "{wrong}");
         }
         assert_eq!(outcome(&ring, &reader), Err(Denied::Needs(Scope::Sell)));

@@ -145,14 +145,16 @@ pub(super) fn check_again(api: &Api, headers: &HeaderMap, scope: Scope) -> Resul
     Ok(())
 }
 
+const SCHEME: &str = "Bearer ";
+
 /// The key in `Authorization: Bearer …`, which may be sent once.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut sent = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (sent.next(), sent.next()) else {
         return None;
     };
-    let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    let (scheme, key) = value.to_str().ok()?.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then(|| key.trim())
 }
 
 impl From<Denied> for ApiError {
