@@ -74,7 +74,7 @@ def open_site(plan: Namespace, binary: Path, number: int, name: str, state: Path
 
         @contextmanager
         def launch_apart(number: int, **other: str) -> Iterator[Service]:
-            # One for each call: several parts need some.
+            # A new one for each call, because several parts start deployments.
             apart = Path(mkdtemp(prefix=f"apart-{number}-", dir=directory))
             apart.chmod(0o755)
             with ExitStack() as stack:

@@ -19,7 +19,7 @@ MANY = CONNECTIONS[-1]
 LINES, BATCHES = 100, 16
 # The lines of an order.
 ORDER_LINES = 3
-# pgbench gets fastest with so many clients.
+# pgbench is fastest with this number of clients.
 BATCH_CLIENTS = 2
 # The SKUs under a Zipf law, and its exponent.
 SKUS, EXPONENT = 1000, 1.0

@@ -26,7 +26,7 @@ TEXTS = {
         "Replicas behind nginx, one SKU",
         f"nginx has the configuration of `deploy/`, without its access log. {MANY} connections. All"
         " programs share the cores of one machine, so each replica has one worker thread"
-        " (`TOKIO_WORKER_THREADS=1`), also if it is the only one."
+        " (`TOKIO_WORKER_THREADS=1`), even if it is the only one."
         " After each run, as many connections sell another SKU out, and exactly its units must be"
         " sold.",
     ),

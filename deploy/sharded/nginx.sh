@@ -64,7 +64,11 @@ TEXT
     echo '    }'
 }
 
-grep -q '^    upstream replicas {' "$conf"
+most=$(sed -n '/^    upstream replicas {/,/^    }/p' "$conf" | grep -c 'server replica-') || true
+if [ "$replicas" -gt "$most" ]; then
+    echo "nginx.sh: $conf has $most servers in \`upstream replicas {\`, so $replicas replicas cannot be served" >&2
+    exit 1
+fi
 {
     echo "# nginx in front of $shards deployments: deploy/nginx.conf, changed by deploy/sharded/nginx.sh."
     echo

@@ -25,9 +25,10 @@ impl TokenBucket {
 
     /// Takes a token. An error is the time in seconds until there is one.
     pub(super) fn take(&self, now: Instant) -> Result<(), u32> {
-        let tokens = self.add(0.0, now);
+        let mut state = self.state.lock();
+        let tokens = self.refill(&mut state, now);
         if tokens >= 1.0 {
-            self.add(-1.0, now);
+            state.0 = tokens - 1.0;
             return Ok(());
         }
         let seconds = (1.0 - tokens) / f64::from(self.limit.rate);
@@ -42,16 +43,16 @@ impl TokenBucket {
 
     /// Takes these tokens, which may not be there.
     pub(super) fn charge(&self, tokens: usize, now: Instant) {
-        self.add(-(tokens as f64), now);
+        let mut state = self.state.lock();
+        state.0 = self.refill(&mut state, now) - tokens as f64;
     }
 
-    /// Adds tokens, and those for the time since the last call. Returns how many there are.
-    fn add(&self, tokens: f64, now: Instant) -> f64 {
-        let mut state = self.state.lock();
+    /// Adds the tokens for the time since the last call. Returns how many there are.
+    fn refill(&self, state: &mut (f64, Instant), now: Instant) -> f64 {
         let (left, at) = *state;
         let passed = now.saturating_duration_since(at).as_secs_f64();
         let full = f64::from(self.limit.burst);
-        let left = (left + passed * f64::from(self.limit.rate)).min(full) + tokens;
+        let left = (left + passed * f64::from(self.limit.rate)).min(full);
         *state = (left, at.max(now));
         left
     }

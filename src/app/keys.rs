@@ -54,11 +54,13 @@ async fn reload(api: Arc<Api>, stop: CancellationToken) {
         return stop.cancelled().await;
     };
     let mut outage = Outage::default();
+    let mut failed = false;
     loop {
-        let pause = if ring.has_valid().is_some() {
-            PAUSE
-        } else {
+        // After an error soon again: a key that was revoked is valid until the next load.
+        let pause = if ring.has_valid().is_none() || failed {
             FIRST_PAUSE
+        } else {
+            PAUSE
         };
         let round = async {
             tokio::time::sleep(pause).await;
@@ -68,6 +70,7 @@ async fn reload(api: Arc<Api>, stop: CancellationToken) {
             loaded = round => loaded,
             () = stop.cancelled() => return,
         };
+        failed = loaded.is_err();
         outage.note(
             loaded,
             "the API keys cannot be loaded; the last ones stay valid",

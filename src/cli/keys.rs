@@ -162,9 +162,13 @@ async fn list(store: &Arc<dyn Store>) -> Result<(), Failure> {
 }
 
 async fn revoke(store: &Arc<dyn Store>, id: &str) -> Result<(), Failure> {
+    // Who has only the whole key may pass that.
+    let id = Token::parse(id).map_or(id, |key| key.id);
     let list = store.api_keys().await.map_err(failed)?;
     if !list.keys.iter().any(|key| key.id == id) {
-        return Err(Failure::Other(format!("there is no key {id}")));
+        // Without what was passed: it may be a secret.
+        let problem = "there is no key with this id; `stocklock keys list` shows the ids";
+        return Err(Failure::Other(problem.to_owned()));
     }
     store.revoke_api_key(id).await.map_err(failed)
 }

@@ -153,9 +153,10 @@ pub(super) async fn events(
         };
         return Ok(Json(list).into_response());
     }
+    let asked = reader.after;
     // The first page decides between 200 and an error.
-    let first = reader.next(Instant::now()).await?;
-    Ok(stream(reader, first.into()))
+    let first = reader.page().await?;
+    Ok(stream(reader, first.into(), asked))
 }
 
 /// The answer while changes may not be published yet.
@@ -180,6 +181,8 @@ struct Reader {
     headers: HeaderMap,
     follower: Follower,
     after: Option<EventCursor>,
+    /// The last row of the feed when the last page was read.
+    end: i64,
     limit: u32,
     sku: Option<Sku>,
     kind: Option<MovementKind>,
@@ -200,6 +203,7 @@ impl Reader {
         let after = after.map(|text| EventCursor::parse(&text).ok_or_else(bad_cursor));
         Ok(Self {
             after: after.transpose()?,
+            end: 0,
             limit: query.limit.unwrap_or_default().rows(),
             sku: query.sku,
             kind: query.r#type.map(|kind| kind.0),
@@ -212,62 +216,93 @@ impl Reader {
 
     /// The next events, at least one, unless `deadline` passes or the replica stops.
     async fn next(&mut self, deadline: Instant) -> Result<Vec<Event>, ApiError> {
-        let api = Arc::clone(&self.api);
         loop {
-            check_again(&api, &self.headers, Scope::Events)?;
-            let page = api.store.events(self.after, self.sku.as_ref(), self.limit);
-            let (mut events, cursor, end) = match page.await? {
-                EventPage::Events {
-                    events,
-                    cursor,
-                    end,
-                } => (events, cursor, end),
-                EventPage::Starting => return Err(events_are_starting()),
-                EventPage::Expired => {
-                    return Err(ApiError::new(
-                        StatusCode::GONE,
-                        "cursor-expired",
-                        "the events after the cursor are not kept any more; read /export, and follow the events \
-                     after its X-Events-Cursor",
-                    ));
-                }
-            };
-            self.after = Some(cursor);
-            events.retain(|event| api.shard().has(&event.movement.sku));
-            if let Some(wanted) = &self.kind {
-                events.retain(|event| event.movement.kind == *wanted);
-            }
-            if !events.is_empty() || Instant::now() >= deadline || api.shutdown.is_cancelled() {
+            let events = self.page().await?;
+            if !events.is_empty() || self.is_over(deadline) {
                 return Ok(events);
             }
-            if cursor.seq >= end && cursor.version.is_none() {
-                tokio::select! {
-                    () = self.follower.wait_beyond(cursor.seq) => {}
-                    () = sleep_until(deadline) => {}
-                    () = api.shutdown.cancelled() => {}
-                }
+            self.wait(deadline).await;
+        }
+    }
+
+    /// Whether `deadline` has passed, or the replica stops.
+    fn is_over(&self, deadline: Instant) -> bool {
+        Instant::now() >= deadline || self.api.shutdown.is_cancelled()
+    }
+
+    /// The events of the next page. There may be none, although more follow.
+    async fn page(&mut self) -> Result<Vec<Event>, ApiError> {
+        let api = &self.api;
+        check_again(api, &self.headers, Scope::Events)?;
+        let page = api.store.events(self.after, self.sku.as_ref(), self.limit);
+        let (mut events, cursor, end) = match page.await? {
+            EventPage::Events {
+                events,
+                cursor,
+                end,
+            } => (events, cursor, end),
+            EventPage::Starting => return Err(events_are_starting()),
+            EventPage::Expired => {
+                return Err(ApiError::new(
+                    StatusCode::GONE,
+                    "cursor-expired",
+                    "the events after the cursor are not kept any more; read /export, and follow the events \
+                     after its X-Events-Cursor",
+                ));
+            }
+        };
+        self.after = Some(cursor);
+        self.end = end;
+        events.retain(|event| api.shard().has(&event.movement.sku));
+        if let Some(wanted) = &self.kind {
+            events.retain(|event| event.movement.kind == *wanted);
+        }
+        Ok(events)
+    }
+
+    /// Waits for another page, until `deadline` passes or the replica stops.
+    async fn wait(&mut self, deadline: Instant) {
+        let Some(EventCursor { seq, version: None }) = self.after else {
+            return;
+        };
+        if seq >= self.end {
+            tokio::select! {
+                () = self.follower.wait_beyond(seq) => {}
+                () = sleep_until(deadline) => {}
+                () = self.api.shutdown.cancelled() => {}
             }
         }
     }
 }
 
 /// The events from here on, until the stream's time is over, the replica stops or a page cannot be read.
-fn stream(reader: Reader, first: VecDeque<Event>) -> Response {
+///
+/// After a page whose last events do not pass the filter, only the id of its end is sent. So a client that connects
+/// again does not read the page again.
+fn stream(reader: Reader, first: VecDeque<Event>, asked: Option<EventCursor>) -> Response {
     let end = Instant::now() + STREAM;
-    let events = unfold((reader, first), move |(mut reader, mut page)| async move {
-        while page.is_empty() {
-            if Instant::now() >= end || reader.api.shutdown.is_cancelled() {
+    let begin = (reader, first, asked);
+    let events = unfold(begin, move |(mut reader, mut page, mut sent)| async move {
+        loop {
+            let id = |cursor: EventCursor| sse::Event::default().id(cursor.to_string());
+            if let Some(event) = page.pop_front() {
+                let (id, cursor) = (id(event.cursor), event.cursor);
+                let body = EventBody::new(event, reader.low_at);
+                let event = id.event(&body.r#type).json_data(&body);
+                let event = event.expect("texts and numbers are JSON");
+                return Some((Ok::<_, Infallible>(event), (reader, page, Some(cursor))));
+            }
+            if let Some(cursor) = reader.after.filter(|after| Some(*after) != sent) {
+                sent = Some(cursor);
+                return Some((Ok(id(cursor)), (reader, page, sent)));
+            }
+            reader.wait(end).await;
+            if reader.is_over(end) {
                 return None;
             }
-            // The client connects again, and gets the error.
-            page = reader.next(end).await.ok()?.into();
+            // After an error, the client connects again, and gets it.
+            page = reader.page().await.ok()?.into();
         }
-        let event = page.pop_front()?;
-        let sent = sse::Event::default().id(event.cursor.to_string());
-        let body = EventBody::new(event, reader.low_at);
-        let sent = sent.event(&body.r#type).json_data(&body);
-        let sent = sent.expect("texts and numbers are JSON");
-        Some((Ok::<_, Infallible>(sent), (reader, page)))
     });
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
     Sse::new(events).keep_alive(keep_alive).into_response()

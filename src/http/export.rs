@@ -16,7 +16,7 @@ use super::levels::LevelBody;
 use super::paging::{PageSize, bad_cursor};
 use super::{Api, ApiError, NDJSON, StrictQuery, openapi};
 use stocklock_core::access::Scope;
-use stocklock_core::stock::LevelCursor;
+use stocklock_core::stock::{LevelCursor, StockError};
 
 /// The cursor of `GET /events` that continues the export.
 const X_EVENTS_CURSOR: HeaderName = HeaderName::from_static("x-events-cursor");
@@ -31,11 +31,12 @@ pub(super) struct ExportQuery {
 
 /// Export all levels
 ///
-/// One line of JSON for each level, in (sku, warehouse) order. The lines are not of one moment. If the
-/// database fails while the answer is sent, or the key is revoked, the connection is closed before its
-/// end; `after` continues it. With `EVENTS=on`, the header `X-Events-Cursor` has a cursor of `GET /events`:
-/// the events after it have every change made since the export began. Some of them may be in the lines
-/// already: skip an event whose version is not above that of its level.
+/// One line of JSON for each level, in (sku, warehouse) order. Each page is read when it is sent. If the
+/// database fails while the answer is sent, the key is revoked or the replica stops, the connection is closed
+/// before the end of the answer: continue with `after`. With `EVENTS=on`, the header `X-Events-Cursor` of an export
+/// without `after` has a cursor of `GET /events`: the events after it have every change made since the export
+/// began. Keep it when you continue. Some changes may be in the lines already: skip an event whose version
+/// is not above that of its level.
 #[utoipa::path(
     get, path = "/export", tag = "bulk", params(ExportQuery),
     responses(
@@ -54,7 +55,8 @@ pub(super) async fn export(
     let slot = api.begin_bulk()?;
     // Before the levels: their changes since then are events after the cursor.
     let mut cursor = None;
-    if api.config.events.are_on() {
+    // Not if it continues another export: that one has the cursor from before its levels.
+    if api.config.events.are_on() && after.is_none() {
         let after = api.store.last_published().await?;
         let after = after.ok_or_else(events_are_starting)?;
         cursor = Some([(X_EVENTS_CURSOR, after.to_string())]);
@@ -79,6 +81,10 @@ async fn page(
     headers: &HeaderMap,
     after: Option<LevelCursor>,
 ) -> Result<(String, Option<LevelCursor>), ApiError> {
+    if api.shutdown.is_cancelled() {
+        let what = "this replica shuts down: continue the export with `after`";
+        return Err(StockError::Overloaded { what }.into());
+    }
     check_again(api, headers, Scope::Read)?;
     let after = LevelCursor::names(after.as_ref());
     let levels = api.store.levels(after, PageSize::MAX).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder, Response};
 use rstest::rstest;
 use serde_json::{Value, json};
 use stocklock_testkit::eventually;
@@ -43,6 +43,14 @@ async fn publishing(backend: Backend, replicas: u32) -> TestApp {
     let app = TestApp::with_flags(backend, replicas, &ON).await;
     has_started(&app).await;
     app
+}
+
+/// The head of a stream of events.
+async fn send_stream(request: RequestBuilder) -> Response {
+    let accepted = request.header("accept", "text/event-stream");
+    let answer = accepted.send().await.expect("it answers");
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    answer
 }
 
 /// Waits until the feed has started. From then on, changes are published.
@@ -160,15 +168,12 @@ async fn stream_resumes_after_the_last_event_id() {
         sell(&app, 0, "tea", 1).await;
     }
     let stream = async |last: Option<String>, count: usize| {
-        let request = app
-            .request(0, Method::GET, "/events")
-            .header("accept", "text/event-stream");
+        let request = app.request(0, Method::GET, "/events");
         let request = match last {
             Some(last) => request.header("last-event-id", last),
             None => request,
         };
-        let mut answer = request.send().await.expect("it answers");
-        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        let mut answer = send_stream(request).await;
         let mut text = String::new();
         while text.matches("\n\n").count() < count {
             let chunk = answer.chunk().await.expect("the stream goes on");
@@ -192,6 +197,35 @@ async fn stream_resumes_after_the_last_event_id() {
         let (_, seen_again) = stream(Some(id.clone()), 3 - read).await;
         assert_eq!(seen_again, seen[read + 1..]);
     }
+}
+
+/// Otherwise a client that connects again would read the same events each time, until its cursor expires.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_sends_the_position_after_events_of_others() {
+    let app = publishing(Sqlite, 1).await;
+    app.set_level("tea", 10).await;
+    let (_, cursor) = events(&app, "", "", 1).await;
+    let request = app.request(0, Method::GET, "/events?type=stock.returned");
+    let mut answer = send_stream(request).await;
+    let first = answer.chunk().await.expect("the stream goes on");
+    assert_eq!(first.expect("a position"), format!("id: {cursor}\n\n"));
+    sell(&app, 0, "tea", 1).await;
+    let (_, cursor) = events(&app, "", &cursor, 1).await;
+    let next = answer.chunk().await.expect("the stream goes on");
+    assert_eq!(next.expect("a position"), format!("id: {cursor}\n\n"));
+}
+
+/// Sells while an export is read: what it does not have follows its cursor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_after_the_cursor_of_an_export_have_later_changes() {
+    let app = publishing(Sqlite, 1).await;
+    app.set_level("tea", 10).await;
+    events(&app, "", "", 1).await;
+    let export = app.get("/export").await;
+    let cursor = export.headers["x-events-cursor"].to_str().expect("text");
+    sell(&app, 0, "tea", 1).await;
+    let (later, _) = events(&app, "", cursor, 1).await;
+    assert_eq!(names(&later), ["tea 2"]);
 }
 
 #[rstest]
@@ -307,6 +341,8 @@ async fn cursor_is_given_only_after_the_start(#[values(Sqlite, Mysql, Postgres)]
         let export = app.get("/export").await;
         assert_eq!(export.status, exported, "{export:?}");
         assert_eq!(export.headers.contains_key("x-events-cursor"), filled);
+        let continued = app.get("/export?after=a/main").await;
+        assert!(!continued.headers.contains_key("x-events-cursor"));
         let webhook = app.request(0, Method::POST, "/webhooks");
         let webhook = send(webhook.json(&json!({"url": "https://1.1.1.1/"}))).await;
         assert_eq!(webhook.status, created, "{webhook:?}");

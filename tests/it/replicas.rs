@@ -131,6 +131,13 @@ async fn nginx_refuses_requests_in_the_format_of_a_replica() {
     let expected = (413, "body-too-large".to_owned());
     assert_eq!(problem(large).await, expected);
 
+    // A thousand levels are more than other bodies may have.
+    let level = |number| json!({"sku": format!("{number:060}")});
+    let levels: Vec<_> = (0..1_000).map(level).collect();
+    let query = client.post(topology.url("/levels/query"));
+    let levels = send(query.json(&json!({ "levels": levels }))).await;
+    assert_eq!(levels.status(), 200);
+
     // A client's request id is kept, unless it could break a log line or a JSON text.
     for (given, kept) in [("my-id:1", true), (r#"a","b":"c"#, false)] {
         let answer = send(client.post(&deduct).header("X-Request-Id", given)).await;

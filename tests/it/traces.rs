@@ -137,7 +137,7 @@ async fn trace_through_nginx_has_queue_batch_and_statement(
             .as_str()
             .expect("a text");
     }
-    // Parameters, not values.
+    // The text has placeholders instead of values.
     let has_statement = texts.contains("movement") || texts.contains("CALL");
     assert!(has_statement, "{texts}");
     assert!(!texts.contains("tea"), "{texts}");

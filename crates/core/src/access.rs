@@ -124,8 +124,8 @@ pub struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// The parts of a key. `None` if `text` is not a key. Whether they are digits is not checked: no other key is
-    /// known.
+    /// The parts of a key. `None` if `text` is not a key. Does not check for hexadecimal digits: a
+    /// key with other characters is never found.
     #[must_use]
     pub fn parse(text: &'a str) -> Option<Self> {
         let (id, secret) = text.strip_prefix("slk_")?.split_at_checked(ID_DIGITS)?;

@@ -50,7 +50,7 @@ impl Session {
                 sleep(MYSQL_REFRESHES_AFTER).await;
                 let open = self.raw.text(MYSQL_OPEN).await;
                 let ended = self.raw.run(MYSQL_END_READING).await;
-                ended.expect("a user can release a name");
+                ended.expect("the named lock is released");
                 open
             }
             Backend::Postgres => self.raw.text(POSTGRES_OPEN).await,

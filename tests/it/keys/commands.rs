@@ -111,15 +111,19 @@ async fn list_shows_keys_without_their_secrets() {
     let is_complete = limited["expires_at"].is_string() && limited["valid"] == true;
     assert!(is_complete, "{limited}");
 
-    for _ in 0..2 {
-        assert_eq!(keys(url, &["revoke", &id(&created[0])]).await.code, Some(0));
+    // An id, or the whole key.
+    for named in [&id(&created[0]), &created[0]] {
+        assert_eq!(keys(url, &["revoke", named]).await.code, Some(0));
     }
     let list = listed(url).await;
     let revoked: Vec<_> = list.iter().filter(|one| one["valid"] == false).collect();
     let is_one = matches!(revoked[..], [one] if one["id"] == id(&created[0]));
     assert!(is_one, "{list:?}");
-    let unknown = keys(url, &["revoke", "0000000000000000"]).await;
-    assert_eq!(unknown.code, Some(1), "{}", unknown.stderr);
+    for unknown in ["0000000000000000", "slk_secret"] {
+        let refused = keys(url, &["revoke", unknown]).await;
+        assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+        assert!(!refused.stderr.contains(unknown), "{}", refused.stderr);
+    }
 }
 
 #[tokio::test]

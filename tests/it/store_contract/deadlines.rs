@@ -33,7 +33,7 @@ async fn change_after_its_deadline_is_not_made(#[values(SQLITE, MYSQL, POSTGRES)
         deduction("b", 1),
         reversal.clone(),
     ] {
-        // Earlier than any error of the clock readings.
+        // More than any error of the clock readings.
         operation.deadline = Instant::now() - Duration::from_secs(5);
         let answer = store.write(&operation).await;
         assert_matches!(answer, Err(StoreError::Aborted(_)));

@@ -39,7 +39,7 @@ async fn change_does_not_enable_a_webhook_that_has_failed(
     let changed = changed.ok();
     assert_eq!(changed["low_at"], 1);
     assert!(!changed["disabled_at"].is_null(), "{changed}");
-    // So an alert goes on.
+    // `problem` stays, so the metric still counts this webhook.
     assert_eq!(changed["problem"], "status 410 Gone");
     let path = format!("/webhooks/{}", created.id);
     assert_eq!(app.get(&path).await.ok()["problem"], "status 410 Gone");

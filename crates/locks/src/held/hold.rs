@@ -220,7 +220,7 @@ impl Hold {
                 }
                 state.suspect = true;
                 drop(state);
-                // This leaves time for several more attempts before the deadline.
+                // After a quick error, this leaves time for several attempts before the deadline; after a time-out, for one.
                 (!keeps_pace).then(|| self.engine.clock.now() + self.grant.lease / 20)
             }
         }

@@ -91,7 +91,7 @@ async fn renewal_and_late_attempt_keep_the_longer_lease() {
     keeps().await;
 }
 
-/// The last token stays, and the note expires.
+/// The last token stays, and the tombstone expires.
 #[tokio::test]
 async fn revocation_keeps_last_token_and_expires() {
     let rig = RedisRig::start().await;

@@ -34,7 +34,7 @@ pub(super) enum Verdict {
     /// The server has no more disk, memory, statements or locks, or the account has reached a limit. A new
     /// connection would not help.
     Full,
-    /// The account lacks a permission. The start of the service does not wait until it has it.
+    /// The account lacks a permission. The service does not try this again at its start.
     Denied,
     /// A unique index has the row already: look it up, then replay.
     Duplicate,

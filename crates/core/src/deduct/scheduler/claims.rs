@@ -21,7 +21,7 @@ pub(super) struct Claims {
     pub(super) counts: bool,
     /// Whether they are claimed for rows of imports.
     pub(super) of_rows: bool,
-    /// Operations that wait again then.
+    /// Operations that go back into their queues when this is dropped.
     pub(super) back: Vec<Waiting>,
 }
 
@@ -65,7 +65,7 @@ impl Claims {
             let sending = share
                 .sending
                 .get_or_insert_with(|| sold_out.sending(&waiting.operation));
-            // It will probably be refused, which the others would be left out for.
+            // It will probably be refused. The transaction would leave out the level, and `write_batch` make it again.
             if sending.was_sold_out && waiting.operation.as_deduction().is_some() {
                 share.single.push(waiting);
             } else {
@@ -151,7 +151,7 @@ impl Claims {
             .expect("it is claimed")
     }
 
-    /// Makes what a transaction of several levels has left out of one. `started`: when the transaction began.
+    /// Makes the operations of one level that a shared transaction has left out. `started`: when the transaction began.
     async fn make_share(mut self, mut share: Share, started: Instant) {
         let mut others = mem::take(&mut share.others);
         let mut answers = Vec::new();

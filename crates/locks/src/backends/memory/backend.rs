@@ -18,7 +18,7 @@ use crate::shared::nonce::{Nonce, REMEMBERED};
 use crate::shared::token::Token;
 use crate::shared::topics::Listener;
 
-/// A back end without a server.
+/// A back end whose server is a data structure in this process.
 pub trait InProcess: Clone + Debug + Send + Sync + 'static {
     fn client(&self) -> &MemoryBackend;
 }

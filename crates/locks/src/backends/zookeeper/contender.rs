@@ -36,7 +36,7 @@ pub(super) enum Blocker {
         /// A change that has already happened ends the wait too.
         may_be_reduced: bool,
     },
-    /// The queue in this directory, until it is no longer like this.
+    /// The queue in this directory, until its places differ from `order`.
     Queue {
         directory: String,
         order: Vec<String>,
@@ -98,7 +98,7 @@ impl ZooKeeperContender {
             if place.session.health() != Health::Over {
                 return Ok(place);
             }
-            // Its node disappears with its session. The ensemble may end that one later than this client
+            // Its node disappears with its session. The ensemble may end the session later than this client
             // did, so both nodes of this nonce may exist for a while.
             self.zookeeper.places.remove(nonce);
         }

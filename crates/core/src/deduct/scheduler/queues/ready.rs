@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use super::Age;
 
-/// How many lines a batch of rows has beside other operations, if there is one transaction at a time.
+/// The maximum number of lines in a batch of rows beside other operations, if there is one transaction at a time.
 pub(super) const FEW_LINES: usize = 16;
 
-/// After so many batches of rows without another one, an import is alone.
+/// After this many batches of rows without a batch of other operations, an import is alone.
 const ALONE: usize = 8;
 
 /// The operations that are ready.
@@ -20,7 +20,8 @@ pub(super) struct Ready {
     others: BTreeSet<Age>,
     /// How many batches of rows are in flight that count.
     rows_in_flight: usize,
-    /// The number of batches of rows after the last batch of others.
+    /// Batches of rows since the last batch of others began. The end of one counts too, so that others which are
+    /// ready go first.
     row_batches: usize,
 }
 
