@@ -38,8 +38,7 @@ The wait is that for the lock. A wait that had not ended counts. *Fair* is `Lock
 
 
 class LockClaim(NamedTuple):
-    """`key` of `side`, divided by that of `base`. `base` may be measured in another
-    number of processes."""
+    """`key` of `side`, divided by that of `base`, which may be measured in another number of processes."""
 
     scenario: str
     processes: int

@@ -215,7 +215,7 @@ async fn stream_sends_the_position_after_events_of_others() {
     assert_eq!(next.expect("a position"), format!("id: {cursor}\n\n"));
 }
 
-/// Sells while an export is read: what it does not have follows its cursor.
+/// What is sold after an export follows its cursor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_after_the_cursor_of_an_export_have_later_changes() {
     let app = publishing(Sqlite, 1).await;

@@ -35,8 +35,8 @@ pub struct RetryPolicy {
     pub max_attempts: u32,
     /// No attempt starts later than this after the first one.
     pub wait_limit: Duration,
-    /// The same after an unknown outcome, but one more attempt is always allowed. It is longer, because an unknown outcome costs the
-    /// caller more than a late answer.
+    /// The same after an unknown outcome, but one more attempt is always allowed. It is longer, because an
+    /// unknown outcome costs the caller more than a late answer.
     pub unknown_outcome_limit: Duration,
     /// The first pause is drawn from zero to this; the bound doubles with each attempt.
     pub base_pause: Duration,

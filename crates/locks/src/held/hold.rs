@@ -220,7 +220,8 @@ impl Hold {
                 }
                 state.suspect = true;
                 drop(state);
-                // After a quick error, this leaves time for several attempts before the deadline; after a time-out, for one.
+                // After a quick error, this leaves time for several attempts before the deadline; after a
+                // time-out, for one.
                 (!keeps_pace).then(|| self.engine.clock.now() + self.grant.lease / 20)
             }
         }

@@ -65,7 +65,8 @@ impl Claims {
             let sending = share
                 .sending
                 .get_or_insert_with(|| sold_out.sending(&waiting.operation));
-            // It will probably be refused. The transaction would leave out the level, and `write_batch` make it again.
+            // It will probably be refused. The transaction would leave out the level, which would then be
+            // made by itself in any case.
             if sending.was_sold_out && waiting.operation.as_deduction().is_some() {
                 share.single.push(waiting);
             } else {
@@ -151,7 +152,7 @@ impl Claims {
             .expect("it is claimed")
     }
 
-    /// Makes the operations of one level that a shared transaction has left out. `started`: when the transaction began.
+    /// Makes the operations of one level that a shared transaction has left out. `started`: when that began.
     async fn make_share(mut self, mut share: Share, started: Instant) {
         let mut others = mem::take(&mut share.others);
         let mut answers = Vec::new();
